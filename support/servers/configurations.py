@@ -42,6 +42,7 @@ OWN_PROGRAM = (sys.executable, "-m", "support.servers.own_program")
 
 #: Few enough tokens that concurrent requests are retracted, with prefill in chunks of a few.
 _SQUEEZED = {
+    "grammar_backend": "xgrammar",
     "chunked_prefill_size": 16,
     "max_total_tokens": 512,
     "schedule_conservativeness": 0.01,
@@ -124,6 +125,7 @@ SERVERS: Mapping[str, Settings] = {
     "ngram trees, mixed chunks": (
         {
             **_NGRAM,
+            "grammar_backend": "xgrammar",
             "speculative_num_draft_tokens": 8,
             "speculative_ngram_max_bfs_breadth": 4,
             "chunked_prefill_size": 16,

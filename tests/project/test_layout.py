@@ -27,6 +27,7 @@ RANKS = {
     "wire": (1,),
     "catalogue": (1,),
     "watermark": (1,),
+    "closing": (1,),
     "request": (2,),
     "served_model": (2,),
     "serialization": (2,),
@@ -110,6 +111,7 @@ UNBOUNDED = {
     "versions.has_beam_search": "no argument",
     "versions.untested": "no argument",
     "vllm_names._is_installed": "no argument",
+    "whole_answers._serialized_form": "no argument",
     "vllm_names._modules": "no argument",
     "vllm_stand_in._tokenizer": "models of a server",
 }

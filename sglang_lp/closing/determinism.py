@@ -1,0 +1,238 @@
+"""An automaton of the same grammar with fewer states of a text.
+
+xgrammar writes a repetition as a chain of rules that overlap: after ten characters of a string of
+at most 500, its automaton is in hundreds of states at once. Determinized, it is in one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from sglang_lp.closing.automaton import Automaton, Edge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+#: Most states that a determinized rule has for each state of the automaton that it comes from.
+_MOST_GROWTH = 4
+
+#: The first byte that is no character of its own in UTF-8.
+_ASCII = 0x80
+
+#: The bytes of one character: ranges, each with the bytes after it.
+_Shape = tuple[Any, ...] | None
+
+
+def determinize(automaton: Automaton) -> Automaton:
+    """Return an automaton with the same texts, whose rules are deterministic where that is small.
+
+    Copies of a small rule become calls of it, and rules that are called from one place become part
+    of their caller. Then each rule is determinized by the usual construction of sets (Rabin and
+    Scott, "Finite automata and their decision problems", 1959), with a called rule as one more
+    letter.
+    """
+    automaton = _inline(_call_copies(automaton))
+    used = {automaton.root, *(rule for calls in automaton.calls for rule, _ in calls)}
+    building = _Building(automaton)
+    starts = [
+        building.add(start) if rule in used else 0 for rule, start in enumerate(automaton.starts)
+    ]
+    return building.whole(starts)
+
+
+def _call_copies(automaton: Automaton) -> Automaton:
+    """Replace copies of a rule that reads bytes only by calls of it.
+
+    xgrammar calls a rule for the first characters of a long string, and copies it for the others.
+    """
+    letters: dict[_Shape, int] = {}
+    for rule, start in enumerate(automaton.starts):
+        own = _own_states(automaton, start)
+        ends = own & automaton.finals
+        if any(automaton.empty[one] or automaton.calls[one] for one in own) or len(ends) != 1:
+            continue
+        shape = _shape(automaton, start, *ends)
+        if shape is not None:
+            letters.setdefault(shape, rule)
+    called = {rule for calls in automaton.calls for rule, _ in calls}
+    firsts = {automaton.starts[rule] for rule in letters.values()}
+    edges, calls = [*automaton.edges], [[*to] for to in automaton.calls]
+    for state in range(len(edges)):
+        ends = {edge.to for edge in edges[state] if edge.low < _ASCII}
+        if len(ends) != 1 or state in firsts:
+            continue
+        (end,) = ends
+        letter = letters.get(_shape(automaton, state, end))
+        if letter in called and letter is not None:
+            edges[state] = []
+            calls[state].append((letter, end))
+    return automaton._replace(edges=edges, calls=calls)
+
+
+def _shape(automaton: Automaton, state: int, end: int, deep: int = 4) -> _Shape:
+    """Return the bytes from a state to another, as nested ranges; ``None`` if not all lead there.
+
+    Args:
+        automaton: The grammar.
+        state: The first state.
+        end: The last state.
+        deep: Most bytes between them: those of one character.
+    """
+    if deep == 0 or not automaton.edges[state]:
+        return None
+    ranges = []
+    for low, high, to in automaton.edges[state]:
+        rest: _Shape = () if to == end else None
+        if to != end and not automaton.empty[to] and not automaton.calls[to]:
+            rest = _shape(automaton, to, end, deep - 1)
+        if rest is None:
+            return None
+        ranges.append((low, high, rest))
+    return tuple(sorted(ranges))
+
+
+def _inline(automaton: Automaton) -> Automaton:
+    """Make rules that are called from one place a part of their caller."""
+    uses = Counter(rule for calls in automaton.calls for rule, _ in calls)
+    uses[automaton.root] += 1
+    own = [_own_states(automaton, start) for start in automaton.starts]
+    once = {rule for rule, count in uses.items() if count == 1 and rule != automaton.root}
+    empty = [[*to] for to in automaton.empty]
+    calls: list[list[tuple[int, int]]] = []
+    inlined: set[int] = set()
+    for state, called in enumerate(automaton.calls):
+        calls.append([])
+        for rule, to in called:
+            if rule not in once or state in own[rule]:
+                calls[state].append((rule, to))
+                continue
+            inlined.add(rule)
+            empty[state].append(automaton.starts[rule])
+            for final in automaton.finals & own[rule]:
+                empty[final].append(to)
+    ends = {final for rule in inlined for final in automaton.finals & own[rule]}
+    return automaton._replace(empty=empty, calls=calls, finals=automaton.finals - ends)
+
+
+def _own_states(automaton: Automaton, start: int) -> set[int]:
+    """Return the states of the rule that begins in a state; no state belongs to two rules."""
+    own: set[int] = set()
+    work = [start]
+    while work:
+        state = work.pop()
+        if state not in own:
+            own.add(state)
+            work += [edge.to for edge in automaton.edges[state]]
+            work += automaton.empty[state]
+            work += [to for _, to in automaton.calls[state]]
+    return own
+
+
+class _Building:
+    """The new automaton, while its rules are added."""
+
+    def __init__(self, automaton: Automaton) -> None:
+        self._of = automaton
+        self._edges: list[list[Edge]] = []
+        self._empty: list[list[int]] = []
+        self._calls: list[list[tuple[int, int]]] = []
+        self._finals: set[int] = set()
+
+    def add(self, start: int) -> int:
+        """Add the rule that begins in a state, and return its new first state."""
+        size = len(self._edges)
+        first = self._add_sets(start)
+        if first is None:
+            del self._edges[size:], self._empty[size:], self._calls[size:]
+            self._finals = {final for final in self._finals if final < size}
+            first = self._add_states(start)
+        return first
+
+    def whole(self, starts: list[int]) -> Automaton:
+        """Return the automaton, given the first state of each rule."""
+        finals = frozenset(self._finals)
+        return Automaton(self._edges, self._empty, self._calls, starts, finals, self._of.root)
+
+    def _add_sets(self, start: int) -> int | None:
+        """Add a rule with a state for each set of states; ``None`` if these are too many."""
+        numbers: dict[frozenset[int], int] = {}
+        work: list[frozenset[int]] = []
+        most = _MOST_GROWTH * len(self._of.edges)
+
+        def number(states: Iterable[int]) -> int:
+            found = self._closed(states)
+            if found not in numbers:
+                numbers[found] = self._new()
+                work.append(found)
+            return numbers[found]
+
+        first = number([start])
+        while work:
+            states = work.pop()
+            here = numbers[states]
+            if states & self._of.finals:
+                self._finals.add(here)
+            for low, high, to in self._readings(states):
+                self._edges[here].append(Edge(low, high, number(to)))
+            called: dict[int, set[int]] = {}
+            for state in states:
+                for rule, back in self._of.calls[state]:
+                    called.setdefault(rule, set()).add(back)
+            for rule in sorted(called):
+                self._calls[here].append((rule, number(called[rule])))
+            if len(numbers) > most:
+                return None
+        return first
+
+    def _add_states(self, start: int) -> int:
+        """Add a rule as it is."""
+        numbers: dict[int, int] = {}
+        work = [start]
+
+        def number(state: int) -> int:
+            if state not in numbers:
+                numbers[state] = self._new()
+                work.append(state)
+            return numbers[state]
+
+        numbers[start] = first = self._new()
+        while work:
+            state = work.pop()
+            here = numbers[state]
+            if state in self._of.finals:
+                self._finals.add(here)
+            self._edges[here] = [Edge(e.low, e.high, number(e.to)) for e in self._of.edges[state]]
+            self._empty[here] = [number(to) for to in self._of.empty[state]]
+            self._calls[here] = [(rule, number(to)) for rule, to in self._of.calls[state]]
+        return first
+
+    def _closed(self, states: Iterable[int]) -> frozenset[int]:
+        """Return states with those that they reach without reading anything."""
+        found = {*states}
+        work = [*found]
+        while work:
+            for to in self._of.empty[work.pop()]:
+                if to not in found:
+                    found.add(to)
+                    work.append(to)
+        return frozenset(found)
+
+    def _readings(self, states: frozenset[int]) -> Iterator[tuple[int, int, frozenset[int]]]:
+        """Yield ranges of bytes that some states read, each with the states after it."""
+        after: dict[tuple[int, int], set[int]] = {}
+        for state in states:
+            for low, high, to in self._of.edges[state]:
+                after.setdefault((low, high), set()).add(to)
+        bounds = sorted({bound for low, high in after for bound in (low, high + 1)})
+        for first, beyond in pairwise(bounds):
+            reading = [to for (low, high), to in after.items() if low <= first <= high]
+            if reading:
+                yield first, beyond - 1, frozenset().union(*reading)
+
+    def _new(self) -> int:
+        self._edges.append([])
+        self._empty.append([])
+        self._calls.append([])
+        return len(self._edges) - 1

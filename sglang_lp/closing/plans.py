@@ -1,0 +1,224 @@
+"""Plans: short ways in tokens from the state of a text to a complete text and its end token."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sglang_lp.closing.automaton import read
+from sglang_lp.closing.determinism import determinize
+from sglang_lp.closing.distances import Growth, has_traps, shortest
+from sglang_lp.closing.maps import map_tokens
+from sglang_lp.closing.spelling import FILLERS, Spelling
+from sglang_lp.closing.states import States
+from sglang_lp.closing.vocabulary import packed
+from sglang_lp.errors import RequestError, Unsupported
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from sglang_lp.closing.automaton import Automaton
+    from sglang_lp.closing.vocabulary import Vocabulary
+
+#: Most states from which the search for the fewest tokens goes on.
+_MOST_OPENED = 300
+
+#: Most sets of tokens that are kept for such a state.
+_MOST_ROWS = 16
+
+
+class _Kept:
+    """The tokens from one state.
+
+    Attributes:
+        ends: States after tokens.
+        token_ids: The tokens.
+        place: Index in ``ends`` for each token.
+        most: For each of ``ends``, tokens within which a text can end: the fewest that are known.
+        is_exact: For each of ``ends``, whether its plan was made.
+        least: For each of ``ends``, tokens below which no text ends.
+        samples: A token to each of ``ends``.
+        rows: The tokens to some of ``ends``, packed, by which these are.
+        furthest: Most bytes from one of ``ends`` to a complete text.
+        nbytes: Most bytes of all of this.
+    """
+
+    def __init__(self, plans: Plans, number: int) -> None:
+        states, vocabulary = plans.states, plans.vocabulary
+        found = map_tokens(states, number, vocabulary.trie)
+        self.ends, self.token_ids, self.place, self.samples = found
+        near = np.array([states[end].near for end in self.ends], np.int32)
+        self.most = near + 1
+        self.least = -(-near // vocabulary.longest) + 1
+        self.is_exact = near <= 1
+        self.rows: dict[bytes, NDArray[np.uint32]] = {}
+        self.furthest = max((states[end].far for end in self.ends), default=0)
+        self.nbytes = self.token_ids.nbytes + self.place.nbytes
+        self.nbytes += _MOST_ROWS * vocabulary.stop_row.nbytes
+
+
+class Plans:
+    """The plans of one grammar for one vocabulary.
+
+    Everything here depends on the grammar, the vocabulary and the state alone, so that all ranks
+    and all servers decide alike, whatever they served before. What is kept can be made again.
+
+    Args:
+        automaton: The grammar.
+        vocabulary: The tokens that answers may use.
+        is_json: Whether a text is JSON, which has no raw control characters in strings.
+
+    Attributes:
+        vocabulary: The tokens.
+        states: The states of texts.
+        growth: Most bytes that one token adds to the ways of a text.
+        shortest: The shortest complete answer that is known, its end token included.
+        allowed: Tokens that answers may use, packed; ``None`` if the grammar's mask says as much.
+
+    Raises:
+        Unsupported: No complete text can be spelled with these tokens, or a text can come to a
+            state from which none can; or the grammar has a form that is not known.
+    """
+
+    def __init__(self, automaton: Automaton, vocabulary: Vocabulary, *, is_json: bool) -> None:
+        control = automaton.control_bytes() if is_json else frozenset()
+        self.allowed = None
+        if control:
+            automaton = automaton.without(control)
+            unfit = vocabulary.containing(control)
+            vocabulary = vocabulary.without(unfit)
+            self.allowed = packed(~np.isin(np.arange(vocabulary.size), [*unfit]))
+        automaton = determinize(automaton)
+        if not vocabulary.stops:
+            raise Unsupported("this model has no end token that a complete answer could end with")
+        distance = shortest(automaton, vocabulary.single)
+        if has_traps(automaton, distance):
+            raise Unsupported(
+                "the tokens of this model, without those that the request bans, cannot complete "
+                "every text that this grammar begins"
+            )
+        self.vocabulary = vocabulary
+        self.growth = Growth.of(automaton, distance).of_a_token(vocabulary.trie)
+        self.states = States(automaton, distance, vocabulary.single)
+        self._spellings = [Spelling(self.states, vocabulary, one) for one in FILLERS]
+        self._key = object()
+        self.shortest = self._search()
+
+    @classmethod
+    def of_compiled(cls, compiled: Any, vocabulary: Vocabulary, *, is_json: bool) -> Plans | str:
+        """Return the plans of xgrammar's ``CompiledGrammar``, or why there are none, in words."""
+        try:
+            return cls(read(compiled.serialize_json()), vocabulary, is_json=is_json)
+        except RequestError as error:
+            return str(error)
+
+    def refresh(self) -> None:
+        """Forget all states if there are too many; called between two fills."""
+        if self.states.is_full:
+            self.states.forget()
+            for one in self._spellings:
+                one.forget()
+
+    def plan(self, number: int) -> tuple[int, ...]:
+        """Return token ids that complete a text in a state; the last is an end token.
+
+        They spell a shortest way in bytes, of which the fewest tokens are chosen. A vocabulary
+        may spell a longer way with fewer tokens.
+        """
+        state = self.states[number]
+        end = self.vocabulary.stops[0]
+        if state.ends:
+            return (end,)
+        ways = [
+            (one.count(place), one.tokens(place))
+            for place in self.states.nearest(number)
+            for one in self._spellings
+        ]
+        return (*min(ways)[1], end)
+
+    def length(self, number: int) -> int:
+        """Return the number of tokens of a plan."""
+        if self.states[number].ends:
+            return 1
+        near = self.states.nearest(number)
+        return 1 + min(one.count(place) for place in near for one in self._spellings)
+
+    def reach(self, number: int) -> int:
+        """Return the most bytes to a complete text after any token from a state."""
+        return self._tokens(number).furthest
+
+    def fitting(self, number: int, room: int) -> NDArray[np.uint32]:
+        """Return the tokens after which a complete text and its end fit.
+
+        Args:
+            number: State of the text.
+            room: Tokens that are left after the token, the end token included.
+
+        Returns:
+            A packed set, see :func:`sglang_lp.closing.vocabulary.packed`.
+        """
+        kept = self._tokens(number)
+        unsure = (kept.most > room) & (kept.least <= room) & ~kept.is_exact
+        for index in np.flatnonzero(unsure).tolist():
+            kept.most[index] = self.length(kept.ends[index])
+            kept.is_exact[index] = True
+        fits = kept.most <= room
+        key = fits.tobytes()
+        row = kept.rows.get(key)
+        if row is None:
+            if len(kept.rows) >= _MOST_ROWS:
+                kept.rows.clear()
+            chosen = np.zeros(self.vocabulary.size, bool)
+            chosen[kept.token_ids] = fits[kept.place]
+            row = kept.rows[key] = packed(chosen)
+        return row
+
+    def _tokens(self, number: int) -> _Kept:
+        key = self._key, self.states.forgotten, number
+        kept: _Kept = self.vocabulary.keeping.get(key, lambda: _Kept(self, number))
+        return kept
+
+    def _search(self) -> tuple[int, ...]:
+        """Return the shortest complete answer that a bounded search finds.
+
+        The search is A* over states, token by token; the rest of a way has at least as many tokens
+        as its bytes need of the longest token.
+        """
+        start = self.states.start
+        best = self.plan(start)
+        taken = {start: 0}
+        via: dict[int, tuple[int, int]] = {}
+        work = [(1, start)]
+        opened = 0
+        while work and opened < _MOST_OPENED:
+            least, number = heapq.heappop(work)
+            if least >= len(best):
+                break
+            opened += 1
+            time.sleep(0)  # the scheduler's thread goes first
+            tokens = taken[number] + 1
+            kept = self._tokens(number)
+            for index, after in enumerate(kept.ends):
+                if tokens >= taken.get(after, tokens + 1):
+                    continue
+                taken[after] = tokens
+                via[after] = number, kept.samples[index]
+                bound = tokens + int(kept.least[index])
+                if bound >= len(best):
+                    continue
+                heapq.heappush(work, (bound, after))
+                if tokens + self.length(after) < len(best):
+                    best = (*_way(via, start, after), *self.plan(after))
+        return best
+
+
+def _way(via: dict[int, tuple[int, int]], start: int, end: int) -> list[int]:
+    """Return the tokens from one state to another, given the last step to each."""
+    tokens = []
+    while end != start:
+        end, token = via[end]
+        tokens.append(token)
+    return tokens[::-1]

@@ -1,0 +1,179 @@
+"""The tokens of a model as bytes: a trie for walks, and the fewest tokens that spell a text."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from sglang_lp.closing.keeping import Keeping
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Longest token, in bytes, that plans are spelled with; longer ones are runs of blanks.
+_LONGEST = 32
+
+
+class Trie(NamedTuple):
+    """The bytes of all tokens as a trie in flat arrays. Node 0 is the root.
+
+    Attributes:
+        first: First child of each node; the children of a node are adjacent.
+        counts: Number of children of each node.
+        byte: The byte that leads to each node.
+        token_ids: Token ids in the order of the nodes at which they end.
+        ending: Index of the first of ``token_ids`` that ends at each node.
+        endings: Number of ``token_ids`` that end at each node.
+    """
+
+    first: NDArray[np.int32]
+    counts: NDArray[np.int32]
+    byte: NDArray[np.int32]
+    token_ids: NDArray[np.int32]
+    ending: NDArray[np.int32]
+    endings: NDArray[np.int32]
+
+    def children(self, nodes: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the children of some nodes, those of one node together."""
+        return _ranges(self.first[nodes], self.counts[nodes])
+
+    def tokens(self, nodes: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the token ids that end at some nodes, those of one node together."""
+        return self.token_ids[_ranges(self.ending[nodes], self.endings[nodes])]
+
+
+class Vocabulary:
+    """The tokens that a grammar may use, each with its bytes.
+
+    Args:
+        spelled: Bytes of each token id. A token without bytes stands in no text.
+        stops: Token ids that end an answer.
+        banned: Token ids that no text may use.
+        keeping: As the attribute; left out: a new one.
+
+    Attributes:
+        spelled: Bytes of each token id.
+        stops: Token ids that end an answer, ascending.
+        size: Number of token ids.
+        trie: The usable tokens.
+        single: The bytes that a token of their own spells.
+        longest: Number of bytes of the longest token that plans use.
+        stop_row: The end tokens, packed.
+        keeping: Keeps the tokens after states of grammars with this vocabulary.
+    """
+
+    def __init__(
+        self,
+        spelled: Sequence[bytes],
+        stops: Iterable[int],
+        banned: Collection[int] = (),
+        keeping: Keeping[Any] | None = None,
+    ) -> None:
+        self.spelled = spelled
+        self.keeping = Keeping() if keeping is None else keeping
+        self.stops = sorted(set(stops) - set(banned))
+        self.size = len(spelled)
+        self._banned = frozenset(banned)
+        unused = self._banned | set(self.stops)
+        ids = [token for token, text in enumerate(spelled) if text and token not in unused]
+        ids.sort(key=spelled.__getitem__)  # equal texts keep the order of their ids
+        self._ids: dict[bytes, int] = {}
+        for token in reversed(ids):
+            if len(spelled[token]) <= _LONGEST:
+                self._ids[spelled[token]] = token
+        #: Lengths of the tokens that begin with one or two bytes.
+        self._lengths: dict[bytes, list[int]] = {}
+        for text in sorted(self._ids, key=len):
+            known = self._lengths.setdefault(text[:2], [])
+            if not known or known[-1] != len(text):
+                known.append(len(text))
+        self.single = frozenset(text[0] for text in self._ids if len(text) == 1)
+        self.longest = max(map(len, self._ids), default=1)
+        self.trie = _trie([spelled[token] for token in ids], ids)
+        self.stop_row = packed(np.isin(np.arange(self.size), self.stops))
+
+    @classmethod
+    def of_tokenizer(cls, info: Any, stops: Iterable[int] | None) -> Vocabulary:
+        """Return the vocabulary of xgrammar's ``TokenizerInfo``.
+
+        Args:
+            info: The tokenizer.
+            stops: Token ids that end an answer; ``None`` for the tokenizer's.
+        """
+        spelled = [*info.decoded_vocab]
+        spelled += [b""] * (info.vocab_size - len(spelled))
+        for token in info.special_token_ids:
+            spelled[token] = b""
+        return cls(spelled, info.stop_token_ids if stops is None else stops)
+
+    def without(self, banned: Collection[int]) -> Vocabulary:
+        """Return the vocabulary without some tokens; itself if these are banned already."""
+        if self._banned.issuperset(banned):
+            return self
+        return Vocabulary(self.spelled, self.stops, self._banned.union(banned), self.keeping)
+
+    def containing(self, some: Collection[int]) -> frozenset[int]:
+        """Return the tokens that contain one of some bytes."""
+        found = frozenset(some)
+        return frozenset(i for i, text in enumerate(self.spelled) if not found.isdisjoint(text))
+
+    def tokens_at(self, text: bytes, start: int) -> Iterator[tuple[int, int]]:
+        """Yield the tokens that a text has at a place, each with its length, the shortest first."""
+        lengths, left = self._lengths, len(text) - start
+        for prefix in (text[start : start + 1], text[start : start + 2]):
+            for length in lengths.get(prefix, ()):
+                token = self._ids.get(text[start : start + length]) if length <= left else None
+                if token is not None:
+                    yield token, length
+
+
+def packed(chosen: NDArray[np.bool_]) -> NDArray[np.uint32]:
+    """Return a set of token ids as xgrammar packs it: bit ``i % 32`` of word ``i // 32``.
+
+    Args:
+        chosen: Whether each token id is in the set, shape ``(tokens,)``.
+    """
+    row = np.zeros(-(-len(chosen) // 32) * 4, np.uint8)
+    part = np.packbits(chosen, bitorder="little")
+    row[: len(part)] = part
+    return row.view(np.uint32)
+
+
+def _trie(texts: Sequence[bytes], ids: Sequence[int]) -> Trie:
+    """Return the trie of sorted texts, made one depth at a time."""
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    flat = np.frombuffer(b"".join(texts), np.uint8).astype(np.int32)
+    offsets = np.cumsum(lengths) - lengths
+    at = np.zeros(len(texts), np.int32)
+    parents, byte, size = [np.zeros(1, np.int32)], [np.zeros(1, np.int32)], 1
+    for depth in range(int(lengths.max(initial=0))):
+        rows = np.flatnonzero(lengths > depth)
+        parent, letter = at[rows], flat[offsets[rows] + depth]
+        new = np.ones(len(rows), bool)
+        new[1:] = (parent[1:] != parent[:-1]) | (letter[1:] != letter[:-1])
+        at[rows] = size + np.cumsum(new) - 1
+        parents.append(parent[new])
+        byte.append(letter[new])
+        size += int(new.sum())
+    count = np.bincount(np.concatenate(parents)[1:], minlength=size).astype(np.int32)
+    # Nodes of a depth are in the order of their parents, so children are adjacent.
+    first = (1 + np.cumsum(count) - count).astype(np.int32)
+    order = np.argsort(at, kind="stable")
+    endings = np.bincount(at, minlength=size).astype(np.int32)
+    ending = (np.cumsum(endings) - endings).astype(np.int32)
+    token_ids = np.asarray(ids, np.int32)[order]
+    return Trie(first, count, np.concatenate(byte), token_ids, ending, endings)
+
+
+def _ranges(first: NDArray[np.int32], count: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the numbers of several ranges, one after the other.
+
+    Args:
+        first: First number of each.
+        count: How many numbers each has.
+    """
+    offsets = np.cumsum(count, dtype=np.int32) - count
+    total = int(count.sum())
+    return np.repeat(first - offsets, count) + np.arange(total, dtype=np.int32)

@@ -1,0 +1,195 @@
+"""Answers are complete within every limit from the shortest complete answer up."""
+
+import re
+
+import jsonschema
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sglang_lp.closing.automaton import read
+from sglang_lp.closing.row import ClosingRow
+from sglang_lp.errors import Unsupported
+from support.grammars import (
+    END,
+    MODELS,
+    SPELLED,
+    Trial,
+    compile_context,
+    compile_grammar,
+    uniform,
+    write,
+)
+from support.schemas import schemas
+
+pytestmark = pytest.mark.slow
+
+#: Grammars from xgrammar's own tests and documentation, and hard ones.
+GRAMMARS = {
+    "loop": ("regex", r"a*b"),
+    "fewest bytes are not the fewest tokens": (
+        "regex",
+        r"(zz|aaaaaaaaaaaa)[a-z]{3,}~[0-9]{2}-([A-Z]{2}|x)",
+    ),
+    "alternatives": ("regex", r"([a-y]*|[a-z]*q{12})z?"),
+    "repeats": ("regex", r"(ab|c[0-9]){30,}x"),
+    "date": ("regex", r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"),
+    "brackets": ("ebnf", 'root ::= "(" root ")" | r\nr ::= "[" root "]" | "end"'),
+    "hidden": ("ebnf", 'root ::= "a" t "0123456789" | "b" t "1"\nt ::= [xy] [xy]'),
+    "expression": (
+        "ebnf",
+        (
+            'root ::= term ("+" term)*\nterm ::= factor ("*" factor)*\n'
+            'factor ::= [0-9]+ | "(" root ")"'
+        ),
+    ),
+    "empty": ("ebnf", 'root ::= "" | "a" root'),
+    "any json": ("ebnf", None),
+    "tag": (
+        "structural_tag",
+        {
+            "type": "structural_tag",
+            "format": {
+                "type": "tag",
+                "begin": "<call>",
+                "content": {
+                    "type": "json_schema",
+                    "json_schema": {
+                        "type": "object",
+                        "properties": {"x": {"type": "number"}},
+                        "required": ["x"],
+                    },
+                },
+                "end": "</call>",
+            },
+        },
+    ),
+    "triggered tags": (
+        "structural_tag",
+        {
+            "type": "structural_tag",
+            "format": {
+                "type": "triggered_tags",
+                "triggers": ["<call"],
+                "tags": [
+                    {
+                        "type": "tag",
+                        "begin": "<call>",
+                        "content": {"type": "json_schema", "json_schema": {"type": "object"}},
+                        "end": "</call>",
+                    }
+                ],
+                "at_least_one": True,
+                "stop_after_first": False,
+            },
+        },
+    ),
+}
+JSON = (
+    'root ::= value\nvalue ::= object | array | string | number | "true" | "null"\n'
+    'object ::= "{" (pair ("," pair)*)? "}"\npair ::= string ":" value\n'
+    'array ::= "[" (value ("," value)*)? "]"\nstring ::= "\\"" [^"\\\\]* "\\""\n'
+    'number ::= "-"? [0-9]+ ("." [0-9]+)?'
+)
+
+
+def check(schema, text):
+    jsonschema.validate(orjson.loads(text), schema)
+
+
+@given(schemas(), st.integers(0, 40), st.sampled_from(MODELS), st.integers(0, 1000), st.data())
+def test_json_of_any_schema_is_complete_and_valid_at_every_limit(schema, more, model, seed, data):
+    try:
+        compiled = compile_grammar("json_schema", schema)
+    except RuntimeError:  # xgrammar's: no value fits the schema
+        return
+    limit = len(compiled.plans.shortest) + more
+    drafts = data.draw(st.sampled_from([0, 0, 3]))
+    answer = write(compiled, Trial(limit, model, seed, drafts=drafts))
+    assert answer.ended
+    assert len(answer.token_ids) <= limit
+    check(schema, answer.text)
+
+
+@pytest.mark.parametrize("name", GRAMMARS)
+@pytest.mark.parametrize("model", MODELS)
+def test_texts_of_a_grammar_are_complete_at_every_limit(name, model):
+    kind, grammar = GRAMMARS[name]
+    compiled = compile_grammar(kind, grammar or JSON)
+    fewest = len(compiled.plans.shortest)
+    for seed, limit in enumerate([*range(fewest, fewest + 25), fewest + 60]):
+        answer = write(compiled, Trial(limit, model, seed, drafts=seed % 3))
+        assert answer.ended, (limit, answer)
+        assert answer.token_ids[-1] == END
+        if kind == "regex":
+            assert re.fullmatch(grammar, answer.text.decode()), answer
+
+
+@given(schemas(), st.integers(0, 1000))
+@settings(max_examples=40)
+def test_an_answer_with_room_is_the_one_that_is_not_led(schema, seed):
+    try:
+        compiled = compile_grammar("json_schema", schema)
+    except RuntimeError:
+        return
+    if compiled.plans.allowed is not None:
+        return  # control characters are banned from the first token on
+    plain = write(compiled, Trial(60, uniform, seed, leads=False))
+    led = write(compiled, Trial(60, uniform, seed))
+    if led.led is None:
+        assert led.token_ids == plain.token_ids
+    else:
+        assert led.token_ids[: led.led] == plain.token_ids[: led.led]
+
+
+@given(schemas(), st.sets(st.integers(1, len(SPELLED) - 1), max_size=120), st.integers(0, 30))
+@settings(max_examples=60)
+def test_banned_tokens_are_counted_in(schema, banned, more):
+    try:
+        compiled = compile_grammar("json_schema", schema, [*banned])
+    except (RuntimeError, Unsupported):
+        return
+    limit = len(compiled.plans.shortest) + more
+    answer = write(compiled, Trial(limit, uniform, more, banned=[*banned]))
+    assert answer.ended
+    assert banned.isdisjoint(answer.token_ids)
+    check(schema, answer.text)
+
+
+def test_a_ban_that_leaves_no_way_to_an_end_is_refused():
+    with pytest.raises(Unsupported, match="cannot complete"):
+        compile_grammar("regex", "[a-w]+x", [SPELLED.index(b"x"), SPELLED.index(b"-x")])
+    with pytest.raises(Unsupported, match="no end token"):
+        compile_grammar("regex", "[a-w]+x", [END])
+
+
+def test_an_asleep_row_is_not_read():
+    compiled = compile_grammar("json_schema", {"type": "array", "items": {"type": "integer"}})
+    row = ClosingRow(compiled.plans, 10_000)
+    row.narrow(row_of(compiled), [])
+    assert row.sleeps(1, 0)
+    assert row.sleeps(500, 0)
+    assert not row.sleeps(9_990, 0)
+
+
+def row_of(compiled):
+    import xgrammar
+
+    mask = xgrammar.allocate_token_bitmask(1, len(SPELLED))
+    xgrammar.GrammarMatcher(compiled.context).fill_next_token_bitmask(mask)
+    return mask.numpy()[0]
+
+
+def test_a_grammar_that_reads_token_ids_is_refused():
+    tag = {"type": "tag", "begin": {"type": "token", "token": 260}, "end": "x"}
+    tag["content"] = {"type": "json_schema", "json_schema": {"type": "integer"}}
+    with pytest.raises(Unsupported, match="token ids"):
+        compile_grammar("structural_tag", {"type": "structural_tag", "format": tag})
+
+
+def test_another_serialized_form_is_refused():
+    whole = orjson.loads(compile_context("regex", "a").serialize_json())
+    whole["__VERSION__"] = "v99"
+    with pytest.raises(Unsupported, match="v99"):
+        read(orjson.dumps(whole).decode())
