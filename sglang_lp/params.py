@@ -24,6 +24,7 @@ __all__ = [
     "MAX_TOKEN_IDS",
     "RAW",
     "RESUMED",
+    "WHOLE",
     "Beside",
     "FewTokenIds",
     "ForcedText",
@@ -71,8 +72,14 @@ RESUMED = "resumed_tokens"
 #: of edited tokens.
 RAW = "raw_logprobs"
 
+#: Key of ``custom_params`` with any processor or none: whether a structured answer is complete when
+#: ``max_new_tokens`` ends it.
+WHOLE = "whole_answer"
+
 #: Types of entries that no processor can change.
 _PLAIN = frozenset((bool, bytes, float, int, str, type(None)))
+
+_BESIDE = frozenset({RESUMED, RAW, WHOLE})
 
 _PRIVATE = "__sglang_reasoning_", "__sglang_lp_"
 
@@ -142,10 +149,13 @@ class Beside(NamedTuple):
     Attributes:
         resumed: Number of tokens at the end of the prompt that are the beginning of the answer.
         raw: Whether the answer reports the model's own logprobs of edited tokens.
+        whole: Whether a structured answer is complete at its limit; ``None``: as the operator has
+            it.
     """
 
     resumed: int
     raw: bool
+    whole: bool | None = None
 
 
 def take_beside(custom_params: Any, prompt_tokens: int | None = None) -> tuple[Any, Beside]:
@@ -160,11 +170,9 @@ def take_beside(custom_params: Any, prompt_tokens: int | None = None) -> tuple[A
 
     Raises:
         RequestError: ``resumed_tokens`` is no number of tokens, or larger than the prompt;
-            ``raw_logprobs`` is neither true nor false.
+            ``raw_logprobs`` or ``whole_answer`` is neither true nor false.
     """
-    if not isinstance(custom_params, Mapping) or not (
-        RESUMED in custom_params or RAW in custom_params
-    ):
+    if not isinstance(custom_params, Mapping) or _BESIDE.isdisjoint(custom_params):
         return custom_params, Beside(0, raw=False)
     count, raw = custom_params.get(RESUMED, 0), custom_params.get(RAW, False)
     most = MAX_INT if prompt_tokens is None else prompt_tokens
@@ -179,8 +187,14 @@ def take_beside(custom_params: Any, prompt_tokens: int | None = None) -> tuple[A
             f"{RAW}: expected true or false, got {shown(raw)}; leave it out if the answer needs "
             "no logprobs before processors"
         )
-    rest = {name: value for name, value in custom_params.items() if name not in {RESUMED, RAW}}
-    return rest, Beside(count, raw)
+    answer: Any = custom_params.get(WHOLE)
+    if WHOLE in custom_params and type(answer) is not bool:
+        raise RequestError(
+            f"{WHOLE}: expected true or false, got {shown(answer)}; leave it out for what the "
+            "operator of this server chose"
+        )
+    rest = {name: value for name, value in custom_params.items() if name not in _BESIDE}
+    return rest, Beside(count, raw, answer)
 
 
 def parse(params_type: type[P], processor: str, custom_params: Mapping[str, Any] | None) -> P:

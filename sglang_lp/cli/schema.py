@@ -34,7 +34,7 @@ def make_schema() -> dict[str, Any]:
     from sglang_lp.catalogue.source import Source
     from sglang_lp.cli.describe import parse_attributes
     from sglang_lp.policy.adapt import Adapt
-    from sglang_lp.policy.decisions import LEVELS, Ceiling, Chosen, Profile
+    from sglang_lp.policy.decisions import LEVELS, Ceiling, Chosen, Profile, Structured
     from sglang_lp.policy.file import PolicyFile
     from sglang_lp.trust import Limits, Pin
 
@@ -42,7 +42,7 @@ def make_schema() -> dict[str, Any]:
     tables = schema["$defs"]
     for table in tables.values():
         table["description"] = table["description"].partition("\n")[0]
-    for kind in (PolicyFile, Adapt, Ceiling, Chosen, Limits, Pin, Profile, Source):
+    for kind in (PolicyFile, Adapt, Ceiling, Chosen, Limits, Pin, Profile, Source, Structured):
         about: dict[str, str] = {}
         for base in kind.__mro__:
             about = parse_attributes(inspect.getdoc(base) or "") | about

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -79,6 +79,20 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise PolicyError(f"at_most: expected a finite number, got {self.at_most}")
 
 
+class Structured(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The operator's decisions for answers with a grammar.
+
+    Attributes:
+        whole_answers: Whether they are complete when ``max_new_tokens`` ends them, unless a request
+            says ``whole_answer = false``.
+        max_whitespace: Most blanks in a row between two values of JSON, where the server's command
+            line does not say; SGLang 0.5.22 and newer, with xgrammar.
+    """
+
+    whole_answers: bool = False
+    max_whitespace: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 12
+
+
 class Decisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The operator's decisions.
 
@@ -92,6 +106,7 @@ class Decisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             and ``fields``. Without a level, the efforts of requests are left to SGLang, which does
             not enforce them. With ``fields = false``, so are budgets in other fields of a request.
         fields: Fields of clients that do not count (``bad_words = false``).
+        structured: For answers with a grammar; ``None``: SGLang's own ways.
     """
 
     defaults: Chosen | None = None
@@ -101,6 +116,7 @@ class Decisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     may_resume: bool = False
     effort: dict[str, int | bool] | None = None
     fields: dict[str, bool] = {}
+    structured: Structured | None = None
 
     def __post_init__(self) -> None:
         for name, profile in self.profiles.items():
@@ -136,6 +152,11 @@ class Decisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return int((self.effort or {}).get(_MIN_ANSWER, 0))
 
     @property
+    def whole_answers(self) -> bool:
+        """Whether answers with a grammar are complete at their limit by default."""
+        return self.structured is not None and self.structured.whole_answers
+
+    @property
     def reads_budgets(self) -> bool:
         """Whether budgets in other fields of a request count."""
         return bool((self.effort or {}).get(_FIELDS, True))
@@ -154,7 +175,7 @@ class Decisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def is_empty(self) -> bool:
         """Whether there are no decisions: requests run the processors that they name."""
         return not self.reads_effort and not (
-            self.defaults or self.always or self.profiles or self.ceilings
+            self.defaults or self.always or self.profiles or self.ceilings or self.whole_answers
         )
 
 

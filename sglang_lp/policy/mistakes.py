@@ -14,7 +14,7 @@ import msgspec
 from sglang_lp.catalogue.source import Source
 from sglang_lp.errors import did_you_mean, shown
 from sglang_lp.policy.adapt import Adapt
-from sglang_lp.policy.decisions import Above, Ceiling, Chosen, Profile
+from sglang_lp.policy.decisions import Above, Ceiling, Chosen, Profile, Structured
 from sglang_lp.policy.stock import Stock
 from sglang_lp.trust.allow_list import Pin
 from sglang_lp.trust.audit import Limits
@@ -26,6 +26,7 @@ _TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     (r"\.defaults|\.always\[\d+\]|\.profiles\[\.\.\.\]\.processors\[\d+\]", Chosen),
     (r"\.profiles\[\.\.\.\]", Profile),
     (r"\.ceilings\[\.\.\.\]", Ceiling),
+    (r"\.structured", Structured),
     (r"\.catalogues\[\.\.\.\]", Source),
 )
 _KINDS = {

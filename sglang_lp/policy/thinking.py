@@ -9,7 +9,7 @@ import msgspec
 
 from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.builtins.phase import PhasedParams
-from sglang_lp.builtins.thinking.params import finder_of
+from sglang_lp.builtins.thinking.params import BudgetParams, finder_of
 from sglang_lp.errors import InvalidParameter, PolicyError
 from sglang_lp.params import replaced
 from sglang_lp.policy.ceilings import refusal
@@ -285,6 +285,43 @@ def _with_budget(link: Link, budget: int) -> Link:
 
 def _replace(link: Link, changes: Mapping[str, Any]) -> Link:
     return link._replace(params=replaced(link.params, link.processor.__name__, **changes))
+
+
+def with_answer_room(params: Any, tokens: int) -> Any:
+    """Return parameters whose thinking budgets leave room for an answer; the same without one.
+
+    Args:
+        params: Parameters of a processor, or of a chain.
+        tokens: Tokens of the shortest answer, its end included.
+
+    Raises:
+        InvalidParameter: The answer may be empty, and ``min_answer_tokens`` excludes that.
+    """
+    if isinstance(params, BudgetParams):
+        if params.min_answer_tokens and tokens == 1:
+            raise InvalidParameter(
+                "a thinking budget",
+                "min_answer_tokens",
+                "expected none with a grammar whose text may be empty; leave it out",
+            )
+        room = max(params.answer_room, tokens)
+        return msgspec.structs.replace(params, answer_room=room)
+    links = getattr(params, "links", ())
+    if not any(isinstance(own, BudgetParams) for _, own in links):
+        return params
+    changed = tuple((link, with_answer_room(own, tokens)) for link, own in links)
+    return msgspec.structs.replace(params, links=changed)
+
+
+def closing_tokens(params: Any) -> int:
+    """Return the most tokens with which a thinking budget closes a block; 0 without one.
+
+    Args:
+        params: As for :func:`with_answer_room`.
+    """
+    if isinstance(params, BudgetParams):
+        return len(finder_of(params).closing)
+    return max((closing_tokens(own) for _, own in getattr(params, "links", ())), default=0)
 
 
 def follows_thinking(link: Link) -> bool:

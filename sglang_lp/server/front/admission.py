@@ -28,6 +28,7 @@ from sglang_lp.server.gate.field_checks import check_positions
 from sglang_lp.server.gate.intake import Intake, per_text, prompt_lengths, unfold_sent
 from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.gate.reserved_keys import MAKING, add_own
+from sglang_lp.server.gate.whole_answers import find_banned, is_whole
 from sglang_lp.trust import Gate
 from sglang_lp.trust.audit import Asking, asking, safe_id
 
@@ -130,7 +131,7 @@ class Admission:
             pass  # SGLang waits for the check, and so do all requests
 
     def _admit_tokenized(self, manager: Any, tokenized: Any) -> bool:
-        """Check one request, and return whether a processor runs on it."""
+        """Check one request, and return whether its answer comes with a report."""
         guard = self._guard
         sampling: Any = getattr(tokenized, "sampling_params", None)
         payload = getattr(tokenized, "custom_logit_processor", None)
@@ -161,7 +162,7 @@ class Admission:
         if type(custom_params) is not dict and isinstance(custom_params, dict):
             custom_params = {**custom_params}
         sampling.custom_params = custom_params
-        return admitted is not None
+        return admitted is not None or is_whole(guard, intake)
 
     def _check_body(
         self,
@@ -259,6 +260,8 @@ class Admission:
                 return None
             guard.learn(Gate.ADMISSION, manager)
             admitted = guard.admit(intake)
+            with guard.counting():
+                find_banned(guard, intake, admitted)
         except ProcessorFault as error:
             from fastapi import HTTPException
 

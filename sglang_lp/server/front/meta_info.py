@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from sglang_lp.errors import NotRun
-from sglang_lp.params import RAW
+from sglang_lp.params import RAW, WHOLE
 from sglang_lp.server.front.answer_errors import note
 from sglang_lp.server.gate.coded import Coded
 from sglang_lp.wire.names import REPORT
@@ -77,10 +77,12 @@ def take_report(manager: Any, out: dict[str, Any], state: Any, *_args: Any, **_k
 def _move(meta_info: dict[str, Any]) -> bool:
     """Move the report of one answer out of its finish reason; return whether there is one."""
     reason = meta_info["finish_reason"]
-    report, raw = reason.pop(REPORT, None), reason.pop(RAW, None)
+    report, raw, whole = (reason.pop(name, None) for name in (REPORT, RAW, WHOLE))
     if report is None:
         return False
     meta_info[REPORT] = orjson.loads(report)
     if raw is not None:
         meta_info[REPORT][RAW] = orjson.loads(raw)
+    if whole is not None:
+        meta_info[REPORT][WHOLE] = orjson.loads(whole)
     return True

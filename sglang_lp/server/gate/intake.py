@@ -25,9 +25,15 @@ from sglang_lp.server.gate.reserved_keys import (
 from sglang_lp.server.gate.routed_form import unfold
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from sglang_lp.processor import LogitProcessor
+
+#: Fields that give an answer a grammar, and fields that can end it within a text.
+_GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
+_STOPS = ("stop", "stop_regex", "ignore_eos")
+#: Names of these in SGLang's ``SamplingParams`` that differ from those of a request.
+_RENAMED = {"stop": "stop_strs", "stop_regex": "stop_regex_strs"}
 
 #: Reserved keys that hold the values of other fields.
 _ASKS = frozenset({BUDGET_FIELD, EFFORT, *FIELD_KEYS.values()})
@@ -50,6 +56,9 @@ class Intake:
         masked: Whether it asks for SGLang's ``return_sampling_mask``.
         logprobs: Whether it asks for SGLang's ``return_logprob``.
         prompt_tokens: How many tokens its prompt has, if known.
+        grammar: The field that gives its answer a grammar, as ``json_schema``, or ``None``.
+        stopped_by: The field that can end its answer within a text, as ``stop``, or ``None``.
+        stop_token_ids: Its ``stop_token_ids``.
         reasoning: Whether its answer is parsed as one that may begin with reasoning.
         packed: ``custom_params`` as bytes, or an object of its own where they cannot be packed.
     """
@@ -62,6 +71,9 @@ class Intake:
     masked: bool = False
     logprobs: bool = False
     prompt_tokens: int | None = None
+    grammar: str | None = None
+    stopped_by: str | None = None
+    stop_token_ids: frozenset[int] = frozenset()
     reasoning: bool = False
     packed: object = field(init=False, repr=False)
 
@@ -99,6 +111,7 @@ class Intake:
             masked=masked,
             logprobs=logprobs,
             prompt_tokens=prompt_tokens,
+            **_ending(sampling.get),
         )
 
     @classmethod
@@ -230,4 +243,20 @@ def _fields(request: Any) -> dict[str, Any]:
         "sampled": getattr(sampling, "top_k", None) != 1,
         "masked": bool(getattr(request, "return_sampling_mask", False)),
         "logprobs": bool(getattr(request, "return_logprob", False)),
+        **_ending(lambda name: getattr(sampling, _RENAMED.get(name, name), None)),
     }
+
+
+def _ending(get: Callable[[str], Any]) -> dict[str, Any]:
+    """Return the fields that say how an answer may end, given a sampling parameter by its name."""
+    ids = get("stop_token_ids")
+    is_list = isinstance(ids, list | tuple | set | frozenset)
+    return {
+        "grammar": next((name for name in _GRAMMARS if get(name) is not None), None),
+        "stopped_by": next((name for name in _STOPS if get(name)), None),
+        "stop_token_ids": frozenset(filter(_is_id, ids)) if is_list else frozenset(),
+    }
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int)

@@ -39,6 +39,7 @@ class Server:
 
     Attributes:
         catalogues: The open catalogues of items.
+        grammar_backend: The name of SGLang's grammar backend, or ``None``.
         diffusion: The name of its diffusion language model algorithm, or ``None``.
         ranks: Number of processes that share one model.
         stages: Number of pipeline ranks among these (``--pp-size``).
@@ -57,6 +58,7 @@ class Server:
     def __init__(self, catalogues: Catalogues, watermark: Scheme | None = None) -> None:
         self.catalogues = catalogues
         self._watermark = watermark
+        self.grammar_backend: str | None = None
         self.diffusion: str | None = None
         self.apart = False
         self.ranks = self.stages = 1
@@ -112,6 +114,7 @@ class Server:
             process: SGLang's ``TokenizerManager`` or ``Scheduler``.
         """
         options = process.server_args
+        self.grammar_backend = getattr(options, "grammar_backend", None)
         self.diffusion = getattr(options, "dllm_algorithm", None)
         self.stages = getattr(options, "pp_size", 1)
         self.ranks = getattr(options, "tp_size", 1) * self.stages

@@ -13,6 +13,7 @@ from sglang_lp._engine.history.attached import detach_row
 from sglang_lp.errors import SglangLpError
 from sglang_lp.faults import from_signal
 from sglang_lp.server.gate.metrics import writing
+from sglang_lp.server.scheduler.closing import tell, tell_alone
 from sglang_lp.server.scheduler.endings import update_finish_state
 from sglang_lp.server.scheduler.reasons import fail_finished
 from sglang_lp.server.scheduler.report import report
@@ -23,13 +24,14 @@ logger = logging.getLogger(__name__)
 def finish(original: Callable[[Any, int], None], req: Any, new_accepted_len: int = 1) -> None:
     """Decide whether a request ends, and write its report: a hook around SGLang's decision."""
     if req.custom_logit_processor is None:
-        return original(req, new_accepted_len)
+        return tell_alone(original, req, new_accepted_len)
     sent = max(0, len(req.output_ids) - new_accepted_len)
     try:
         update_finish_state(original, req, new_accepted_len)
         if req.finished():
             try:
                 report(req)
+                tell(req)
             finally:
                 detach_row(req.sampling_params.custom_params)
     except SglangLpError as fault:

@@ -15,6 +15,7 @@ from sglang_lp.server.startup.sglang_names import (
     CONNECTION,
     COORDINATOR,
     DECODE,
+    GRAMMARS,
     GROUP,
     MANAGER,
     OPENAI,
@@ -54,6 +55,27 @@ class Uses(NamedTuple):
 
 #: The attributes that hooks use of SGLang's objects.
 ATTRIBUTES = (
+    Uses(
+        GRAMMARS + "base_grammar_backend.BaseGrammarBackend",
+        ("_init_value_dispatch", "cache", "executor"),
+    ),
+    Uses(
+        GRAMMARS + "reasoner_grammar_backend.ReasonerGrammarObject",
+        (
+            *("_is_thinking", "_matched_think_end_tokens", "_thinking_match_history", "grammar"),
+            *("maybe_init_reasoning", "think_end_ids"),
+        ),
+    ),
+    Uses(GRAMMARS + "xgrammar_backend.XGrammarGrammar", ("accepted_tokens", "copy", "ctx")),
+    Uses(
+        GRAMMARS + "xgrammar_backend.XGrammarGrammarBackend",
+        ("_tokenizer_info", "override_stop_tokens"),
+    ),
+    Uses(
+        GRAMMARS + "xgrammar_backend.XGrammarGrammarBackend",
+        ("max_whitespace_cnt",),
+        since="0.5.22",
+    ),
     Uses(
         ARGS + "ServerArgs",
         (

@@ -28,6 +28,7 @@ from sglang_lp.server.gate import reserved_keys
 from sglang_lp.server.scheduler import (
     aborts,
     chains,
+    closing,
     disaggregated,
     gate,
     known_drafts,
@@ -51,6 +52,7 @@ from sglang_lp.server.startup.sglang_names import (
     COORDINATOR,
     DECODE,
     ENGINE,
+    GRAMMARS,
     GROUP,
     MANAGER,
     OLLAMA,
@@ -96,6 +98,7 @@ class Shared:
         self.raw = raw_logprobs.RawSteps(self.steps)
         self.stages = pipeline.Stages(pending)
         self.peers = disaggregated.Peers(guard)
+        self.closings = closing.Closings(guard, arrivals)
 
 
 def _always(_guard: Guard) -> bool:
@@ -282,6 +285,44 @@ HOOKS: tuple[Hook, ...] = (
         SRT + "constrained.grammar_manager.GrammarManager.get_ready_grammar_requests",
         "around",
         lambda shared: shared.waiting_queue.hold_compiled,
+    ),
+    # Structured answers that are complete at their limit.
+    Hook(
+        GRAMMARS + "xgrammar_backend.XGrammarGrammarBackend.__init__",
+        "after",
+        lambda shared: shared.closings.limit_blanks,
+        since="0.5.22",
+    ),
+    Hook(
+        GRAMMARS + "grammar_manager.GrammarManager.process_req_with_grammar",
+        "around",
+        lambda shared: shared.closings.process,
+    ),
+    Hook(
+        GRAMMARS + "base_grammar_backend.BaseGrammarBackend.get_cached_or_future_value",
+        "around",
+        lambda shared: shared.closings.look_up,
+    ),
+    Hook(
+        GRAMMARS + "grammar_manager.GrammarManager._apply_request_reasoning_config",
+        "after",
+        lambda shared: shared.closings.arm,
+    ),
+    Hook(
+        GRAMMARS + "xgrammar_backend.XGrammarGrammar.fill_vocab_mask",
+        "after",
+        lambda _: closing.narrow,
+    ),
+    Hook(
+        GRAMMARS + "reasoner_grammar_backend.ReasonerGrammarObject.fill_vocab_mask",
+        "after",
+        lambda _: closing.close_thinking,
+    ),
+    Hook(GRAMMARS + "xgrammar_backend.XGrammarGrammar.rollback", "after", lambda _: closing.rewind),
+    Hook(
+        GRAMMARS + "reasoner_grammar_backend.ReasonerGrammarObject.rollback",
+        "after",
+        lambda _: closing.rewind,
     ),
     Hook(
         SRT + "layers.sampler.apply_custom_logit_processor",

@@ -20,6 +20,7 @@ from sglang_lp.faults import show_interrupts
 from sglang_lp.server.front.header import AnswerHeader
 from sglang_lp.server.front.tokenizer import write_tokenizer
 from sglang_lp.server.gate import metrics
+from sglang_lp.server.gate.whole_answers import check_policy
 from sglang_lp.server.startup import installation
 from sglang_lp.server.startup.foreign import begin
 from sglang_lp.server.startup.front_app import extend
@@ -218,6 +219,7 @@ class Launch:
     def _learn(self, gate: Gate, process: Any) -> None:
         try:
             self._guard.learn(gate, process)
+            check_policy(self._guard)
             if gate is Gate.SCHEDULER:
                 begin(self._guard.verifier, process)
         except PolicyError as error:

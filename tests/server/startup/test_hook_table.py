@@ -10,6 +10,7 @@ import inspect
 import logging
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from pathlib import Path
 from types import CellType, CodeType
@@ -44,7 +45,7 @@ OTHERS = (
     *(torch.Tensor, torch.cpu, torch.Event, prometheus_client.Counter, set, ContextVar),
     *(requests.Response, web.UrlDispatcher, Starlette(), sys.stdout, sys.float_info),
     *(CodeType, dis.Instruction, HookRegistry, CustomLogitProcessor, TypeAdapter),
-    *(FastAPI().router, APIRoute),
+    *(FastAPI().router, APIRoute, ThreadPoolExecutor),
 )
 
 

@@ -1,0 +1,333 @@
+"""Structured answers that are complete at their limit: hooks on SGLang's grammars.
+
+SGLang compiles a grammar in a thread of its own. The plans of a grammar are made in the same
+thread, and kept with the compiled grammar, which SGLang keeps for later requests. A request gets
+its row when its grammar is ready, and is refused there if the shortest complete answer is longer
+than its limit. From then on, each fill of the grammar's mask narrows the row.
+
+Nothing here raises in a fill: it would end the scheduler. An error ends the request.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from sglang_lp._engine.history.attached import attach_row, rows_of
+from sglang_lp.closing.plans import Plans
+from sglang_lp.closing.row import ClosingRow
+from sglang_lp.closing.vocabulary import Vocabulary
+from sglang_lp.errors import RequestError, SglangLpError, Unsupported
+from sglang_lp.faults import from_signal
+from sglang_lp.params import WHOLE
+from sglang_lp.policy.thinking import closing_tokens, with_answer_room
+from sglang_lp.processor import serve
+from sglang_lp.server.gate.coded import Coded
+from sglang_lp.server.scheduler.closing_request import BANNED
+from sglang_lp.server.scheduler.pipeline import StageHost, StageLog
+from sglang_lp.server.scheduler.reasons import add, fail, log_end
+from sglang_lp.wire.names import REPORT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from sglang_lp._engine.history.arrivals import Arrivals
+    from sglang_lp.server.gate.guard import Guard
+
+logger = logging.getLogger(__name__)
+
+#: Attribute of SGLang's request and of its grammars: how the request is closed.
+_CLOSING = "sglang_lp_closing"
+
+#: Attribute of a compiled grammar: its plans, by the tokens that are banned from them.
+_PLANS = "sglang_lp_plans"
+
+#: Attribute of SGLang's grammar backend: the vocabulary.
+_VOCABULARY = "sglang_lp_vocabulary"
+
+#: Most sets of banned tokens for which the plans of one grammar are kept.
+_MOST_SETS = 4
+
+
+class _Closing(NamedTuple):
+    """How one request is closed.
+
+    Attributes:
+        req: SGLang's request.
+        row: Narrows its row of the mask.
+        thinking: SGLang's grammar that waits for the end of thinking, or ``None``.
+        words: Number of 32-bit words of a row.
+        policy: Fingerprint of the policy, for the report.
+    """
+
+    req: Any
+    row: ClosingRow
+    thinking: Any
+    words: int
+    policy: str
+
+    @property
+    def before(self) -> int:
+        """Tokens of the answer that the grammar has not seen: those of its thinking."""
+        if self.thinking is None or _covers_thinking(self.thinking):
+            return 0
+        return len(self.thinking._thinking_match_history)  # noqa: SLF001 - one entry a token
+
+
+class Closings:
+    """The closings of one scheduler. Its public methods are hooks.
+
+    Args:
+        guard: The guard of this process.
+        arrivals: Reads the prompts of new requests.
+    """
+
+    def __init__(self, guard: Guard, arrivals: Arrivals) -> None:
+        self._guard = guard
+        self._arrivals = arrivals
+        #: The request whose grammar SGLang looks up.
+        self._asking: Any = None
+
+    def limit_blanks(self, _result: None, backend: Any, *_args: Any, **_kwargs: Any) -> None:
+        """Give SGLang's grammar backend the operator's bound on blanks."""
+        structured = self._guard.policy.structured
+        if structured is not None and backend.max_whitespace_cnt is None:
+            backend.max_whitespace_cnt = structured.max_whitespace
+
+    def process(self, original: Callable[..., bool], manager: Any, req: Any) -> bool:
+        """Look up or compile the grammar of a request, with its plans if it needs them."""
+        self._asking = req if hasattr(req, BANNED) else None
+        try:
+            return original(manager, req)
+        finally:
+            self._asking = None
+
+    def look_up(
+        self,
+        original: Callable[..., tuple[Any, bool]],
+        backend: Any,
+        key: tuple[str, str],
+        require_reasoning: bool,  # noqa: FBT001 - SGLang's
+    ) -> tuple[Any | Future[Any], bool]:
+        """Return a grammar with its plans; or a future of it, and that it was not known."""
+        if self._asking is None:
+            return original(backend, key, require_reasoning)
+        banned: frozenset[int] = getattr(self._asking, BANNED)
+        known = backend.cache.get(key)
+        inner = _inner(known)
+        if known and (inner is None or banned in getattr(inner.ctx, _PLANS, ())):
+            return original(backend, key, require_reasoning)
+
+        def compile_() -> Any:
+            made = backend._init_value_dispatch(key, require_reasoning)  # noqa: SLF001
+            if known:
+                made = known.copy()
+                made.maybe_init_reasoning(require_reasoning)
+            return _with_plans(backend, made, key[0], banned)
+
+        return backend.executor.submit(compile_), False
+
+    def arm(self, _result: None, _manager: Any, req: Any) -> None:
+        """Give a request whose grammar is ready its row, or refuse the request."""
+        banned = getattr(req, BANNED, None)
+        if banned is None or req.finished() or hasattr(req, _CLOSING):
+            return
+        if not req.sampling_params.max_new_tokens:
+            return  # it fills the cache for copies of a request
+        inner = _inner(req.grammar)
+        try:
+            self._arm(req, inner, banned)
+        except RequestError as error:
+            message = f"{WHOLE}: {error}"
+            req.set_finish_with_abort(message, HTTPStatus.BAD_REQUEST, "BadRequestError")
+            add(req.to_finish, Coded(message, error.code, WHOLE).entries)
+        except Exception as error:
+            logger.exception("sglang-lp: a structured answer cannot be completed; it ends here")
+            fail(req, str(error))
+
+    def _arm(self, req: Any, inner: Any, banned: frozenset[int]) -> None:
+        plans = None if inner is None else getattr(inner.ctx, _PLANS, {}).get(banned)
+        if inner is None:
+            if type(req.grammar).__name__ == "InvalidGrammarObject":
+                return  # SGLang refuses the request
+            raise Unsupported("expected a grammar of xgrammar's, got another; leave it out")
+        if isinstance(plans, str):
+            raise Unsupported(f"{plans}; leave it out, or send another grammar")
+        if plans is None:
+            raise SglangLpError("internal error of sglang-lp: a grammar came without its plans")
+        limit = req.sampling_params.max_new_tokens
+        thinking = req.grammar if req.grammar is not inner else None
+        least = len(plans.shortest)
+        end, closing_by_budget = 0, self._leave_room(req, least)
+        if thinking is not None and thinking._is_thinking() and not _covers_thinking(thinking):  # noqa: SLF001
+            end = max(len(thinking.think_end_ids), closing_by_budget)
+        if limit < least + end:
+            also = f" and the {end} that end its thinking" if end else ""
+            raise RequestError(
+                f"expected max_new_tokens of {least + end} or more, the tokens of the shortest "
+                f"complete answer with its end token{also}, got {limit}"
+            )
+        if req.sampling_params.min_new_tokens > least:
+            raise RequestError(
+                f"expected min_new_tokens of at most {least}, the tokens of the shortest complete "
+                f"answer, got {req.sampling_params.min_new_tokens}, which bans its end"
+            )
+        row, words = ClosingRow(plans, limit), -(-plans.vocabulary.size // 32)
+        waits = None if thinking is None else weakref.proxy(thinking)
+        closing = _Closing(weakref.proxy(req), row, waits, words, self._guard.fingerprint)
+        for one in (req, inner, *(() if thinking is None else (thinking,))):
+            setattr(one, _CLOSING, closing)
+
+    def _leave_room(self, req: Any, tokens: int) -> int:
+        """Have the thinking budgets of a request leave room for the shortest complete answer.
+
+        Args:
+            req: SGLang's request, before its first step.
+            tokens: Tokens of that answer.
+
+        Returns:
+            Tokens with which the budgets close a block; 0 without a budget.
+
+        Raises:
+            RequestError: The shortest answer is shorter than the request asks for.
+        """
+        (row,) = rows_of([req.sampling_params.custom_params])
+        if row is None:
+            return 0
+        params = with_answer_room(row.request.params, tokens)
+        if params is row.request.params:
+            return 0
+        limit = req.sampling_params.max_new_tokens + row.resumed
+        serving = serve(type(row.processor)(), params, limit)
+        changed = attach_row(req.sampling_params.custom_params, *serving, row.host)
+        if isinstance(row.host, StageHost):
+            changed.edit_log = StageLog(row.host.acts)
+        self._arrivals.start(changed, None)
+        return closing_tokens(params)
+
+
+def narrow(_result: None, grammar: Any, vocab_mask: Any, idx: int) -> None:
+    """Narrow a row of the mask that xgrammar has filled: a hook after its fill."""
+    closing: _Closing | None = getattr(grammar, _CLOSING, None)
+    if closing is None:
+        return
+    accepted, before = grammar.accepted_tokens, closing.before
+    if closing.row.sleeps(len(accepted), before):
+        return
+    try:
+        closing.row.narrow(vocab_mask[idx].numpy()[: closing.words], accepted, before)
+    except BaseException as error:  # noqa: BLE001 - it would end the scheduler
+        _fail(closing.req, error)
+
+
+def close_thinking(_result: None, grammar: Any, vocab_mask: Any, idx: int) -> None:
+    """Leave only the end of thinking once no more tokens are left than it and the answer need.
+
+    Until then no end token of the model is left: the answer would end without its text.
+    A hook after the fill of the grammar that waits for the end of thinking.
+    """
+    closing: _Closing | None = getattr(grammar, _CLOSING, None)
+    if closing is None or not grammar._is_thinking() or _covers_thinking(grammar):  # noqa: SLF001
+        return
+    try:
+        row, end = closing.row, grammar.think_end_ids
+        mask = vocab_mask[idx].numpy()[: closing.words].view("uint32")
+        mask &= ~row.plans.vocabulary.stop_row
+        if row.limit - closing.before > len(end) + len(row.plans.shortest):
+            return
+        token = end[grammar._matched_think_end_tokens]  # noqa: SLF001
+        mask[:] = 0
+        mask[token >> 5] = 1 << (token & 31)
+        row.lead(closing.before)
+    except BaseException as error:  # noqa: BLE001 - it would end the scheduler
+        _fail(closing.req, error)
+
+
+def rewind(_result: None, grammar: Any, k: int) -> None:  # noqa: ARG001 - SGLang's
+    """Take back the positions of a draft: a hook after a grammar's rollback."""
+    closing: _Closing | None = getattr(grammar, _CLOSING, None)
+    if closing is not None:
+        count = len(getattr(grammar, "grammar", grammar).accepted_tokens)
+        closing.row.rewind(count, closing.before + count)
+
+
+def tell(req: Any) -> None:
+    """Write into the finish reason of a request from which token on its answer was led.
+
+    Args:
+        req: SGLang's finished request.
+    """
+    closing: _Closing | None = getattr(req, _CLOSING, None)
+    if closing is not None:
+        led = closing.row.led
+        if led is not None and led >= len(req.output_ids):
+            led = None  # the answer was aborted before
+        add(req.finished_reason, {WHOLE: orjson.dumps({"led_from": led}).decode()})
+
+
+def tell_alone(original: Callable[[Any, int], None], req: Any, new_accepted_len: int) -> None:
+    """Decide whether a request without processors ends, and write its report."""
+    if not hasattr(req, _CLOSING) or req.finished():
+        return original(req, new_accepted_len)
+    original(req, new_accepted_len)
+    if req.finished():
+        report = {"processors": [], "policy": getattr(req, _CLOSING).policy}
+        add(req.finished_reason, {REPORT: orjson.dumps(report).decode()})
+        tell(req)
+    return None
+
+
+def _covers_thinking(grammar: Any) -> bool:
+    """Tell whether a grammar describes the thinking as well; SGLang 0.5.23 and newer have such."""
+    return bool(getattr(grammar, "reasoning_in_grammar", False))
+
+
+def _inner(grammar: Any) -> Any:
+    """Return the grammar of xgrammar's in one of SGLang's, or ``None``."""
+    inner = getattr(grammar, "grammar", grammar)
+    return inner if type(inner).__name__ == "XGrammarGrammar" else None
+
+
+def _with_plans(backend: Any, grammar: Any, kind: str, banned: frozenset[int]) -> Any:
+    """Make the plans of a grammar and keep them with it, in SGLang's thread for grammars.
+
+    What the plans cannot have is kept as the words of the refusal.
+    """
+    inner = _inner(grammar)
+    if inner is None:
+        return grammar
+    known = dict(getattr(inner.ctx, _PLANS, {}))
+    if banned not in known:
+        if len(known) >= _MOST_SETS:
+            del known[next(iter(known))]
+        vocabulary = _vocabulary_of(backend).without(banned)
+        is_json = kind.startswith("json")
+        known[banned] = Plans.of_compiled(inner.ctx, vocabulary, is_json=is_json)
+        setattr(inner.ctx, _PLANS, known)
+    return grammar
+
+
+def _vocabulary_of(backend: Any) -> Vocabulary:
+    """Return the vocabulary of SGLang's grammar backend, made once."""
+    backend = getattr(backend, "grammar_backend", backend)
+    found: Vocabulary | None = getattr(backend, _VOCABULARY, None)
+    if found is None:
+        stops = backend.override_stop_tokens
+        stops = [stops] if isinstance(stops, int) else stops
+        found = Vocabulary.of_tokenizer(backend._tokenizer_info, stops)  # noqa: SLF001
+        setattr(backend, _VOCABULARY, found)
+    return found
+
+
+def _fail(req: Any, error: BaseException) -> None:
+    """End a request whose row could not be narrowed."""
+    if from_signal(error):
+        raise error
+    logger.error("sglang-lp: a structured answer cannot be completed; it ends", exc_info=error)
+    fail(req)
+    log_end(req, str(error))

@@ -1,0 +1,133 @@
+"""What the gates refuse of a structured answer that has to be complete, and what they count in."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+
+from sglang_lp import builtins
+from sglang_lp.errors import PolicyError, RequestError, Unsupported
+from sglang_lp.params import take_beside
+from sglang_lp.policy.decisions import Structured
+from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.gate.intake import Intake
+from sglang_lp.server.gate.whole_answers import check_policy, find_banned, is_whole
+from sglang_lp.trust import Policy
+
+ASKED = Intake(custom_params={"whole_answer": True}, grammar="regex", limit=40)
+#: Processors that leave every way to an end open, or whose bans are counted in.
+SERVED = {
+    "AllowedTokensLogitProcessor",
+    "BiasWordsLogitProcessor",
+    "DRYLogitProcessor",
+    "DisallowedTokensLogitsProcessor",
+    "GenLengthLogitProcessor",
+    "ScheduledBiasLogitProcessor",
+    "TemperatureLogitProcessor",
+    "TopNSigmaLogitProcessor",
+}
+
+
+@pytest.fixture
+def guard():
+    made = Guard(Policy.default())
+    made.server.grammar_backend = "xgrammar"
+    made.server.vocab_size = 8
+    return made
+
+
+@pytest.fixture
+def deciding():
+    made = Guard(Policy(structured=Structured(whole_answers=True)))
+    made.server.grammar_backend = "xgrammar"
+    return made
+
+
+def admitted(name, **params):
+    kind = getattr(builtins, name)
+    return SimpleNamespace(processor=kind(), params=kind.parse_params(params, None), names=(name,))
+
+
+def test_a_request_and_the_operator_turn_it_on(guard, deciding):
+    plain = dataclasses.replace(ASKED, custom_params=None)
+    refusing = dataclasses.replace(ASKED, custom_params={"whole_answer": False})
+    assert find_banned(guard, ASKED, None) == frozenset()
+    assert find_banned(guard, plain, None) is None
+    assert find_banned(deciding, plain, None) == frozenset()
+    assert find_banned(deciding, refusing, None) is None
+    assert not is_whole(deciding, dataclasses.replace(plain, grammar=None))
+
+
+def test_the_word_is_no_parameter_of_a_processor():
+    rest, beside = take_beside({"whole_answer": True, "words": ["a"]})
+    assert rest == {"words": ["a"]}
+    assert beside.whole is True
+    with pytest.raises(RequestError, match="whole_answer: expected true or false, got 1"):
+        take_beside({"whole_answer": 1})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"grammar": None}, "json_schema, regex, ebnf or structural_tag"),
+        ({"stopped_by": "stop"}, "none with stop,"),
+        ({"stop_token_ids": frozenset({5})}, "none with stop_token_ids"),
+        ({"beam_width": 2}, "beam_width"),
+    ],
+)
+def test_what_could_end_an_answer_early_is_refused(guard, change, words):
+    with pytest.raises(RequestError, match=words):
+        find_banned(guard, dataclasses.replace(ASKED, **change), None)
+
+
+def test_bans_are_counted_in_by_what_they_ban(guard):
+    ban = admitted("DisallowedTokensLogitsProcessor", token_ids=[3, 4])
+    assert find_banned(guard, ASKED, ban) == {3, 4}
+    only = admitted("AllowedTokensLogitProcessor", token_ids=[3, 4])
+    assert find_banned(guard, ASKED, only) == {0, 1, 2, 5, 6, 7}
+    bans = admitted("ScheduledBiasLogitProcessor", token_ids=[3], start=0, end=9)
+    assert find_banned(guard, ASKED, bans) == {3}
+    biases = admitted("ScheduledBiasLogitProcessor", token_ids=[3], start=0, end=9, bias=1.0)
+    assert find_banned(guard, ASKED, biases) == frozenset()
+
+
+@pytest.mark.parametrize("name", sorted(builtins.__all__))
+def test_every_processor_is_served_or_refused_by_name(guard, name):
+    kind = getattr(builtins, name)
+    thinks = "ThinkingBudget" in name
+    given = {**kind.example, "thinking_start_token_id": 1, "thinking_end_token_id": 2}
+    params = given if name == "ThinkingBudgetLogitProcessor" else kind.example
+    if name == "ThinkingBudgetLogitProcessor":
+        params = {k: v for k, v in given.items() if k not in {"thinking_start", "thinking_end"}}
+    if name == "ChainLogitProcessor":
+        params = {"chain": ["BadWordsLogitProcessor"], "0.words": ["a"]}
+    made = admitted(name, **params)
+    if name in SERVED or thinks:
+        assert find_banned(guard, ASKED, made) is not None
+    else:
+        with pytest.raises(Unsupported, match="whose bans depend on the text"):
+            find_banned(guard, ASKED, made)
+
+
+def test_a_budget_that_ends_the_answer_in_its_block_is_refused(guard):
+    stops = admitted("Qwen3ThinkingBudgetLogitProcessor", thinking_budget=5, at_limit="stop")
+    with pytest.raises(Unsupported):
+        find_banned(guard, ASKED, stops)
+
+
+@pytest.mark.parametrize("backend", ["llguidance", "outlines", "none"])
+def test_a_server_with_other_grammars_is_refused_by_name(guard, deciding, backend):
+    guard.server.grammar_backend = deciding.server.grammar_backend = backend
+    with pytest.raises(Unsupported, match=backend):
+        find_banned(guard, ASKED, None)
+    with pytest.raises(PolicyError, match=f"structured.whole_answers: .*{backend}"):
+        check_policy(deciding)
+    check_policy(guard)
+
+
+def test_another_serialized_form_of_xgrammar_is_refused(guard, deciding, monkeypatch):
+    monkeypatch.setattr("sglang_lp.closing.automaton.VERSIONS", ("v1",))
+    with pytest.raises(Unsupported, match="serialized form v1, got v16"):
+        find_banned(guard, ASKED, None)
+    with pytest.raises(PolicyError, match="v1, got v16"):
+        check_policy(deciding)

@@ -1,0 +1,142 @@
+"""Hooks on SGLang's grammars: a row that is narrowed, and what happens where it cannot be."""
+
+import orjson
+import pytest
+import torch
+import xgrammar
+from sglang.srt.constrained.reasoner_grammar_backend import ReasonerGrammarObject
+from sglang.srt.constrained.xgrammar_backend import XGrammarGrammar
+from sglang.srt.sampling.sampling_params import SamplingParams
+
+from sglang_lp._engine.history.arrivals import Arrivals
+from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.scheduler import closing
+from sglang_lp.server.scheduler.closing_request import ask_for_end
+from sglang_lp.trust import Policy
+from support.grammars import END, SPELLED, compile_grammar
+
+THINK_END = (SPELLED.index(b"]"), SPELLED.index(b"]"))
+
+
+class Request:
+    """As much of SGLang's request as the hooks read."""
+
+    def __init__(self, grammar, limit, **sampling):
+        self.grammar = grammar
+        self.sampling_params = SamplingParams(max_new_tokens=limit, **sampling)
+        self.output_ids = []
+        self.to_finish = self.finished_reason = None
+        self.refusal = None
+
+    def finished(self):
+        return self.finished_reason is not None
+
+    def set_finish_with_abort(self, *said):
+        from sglang.srt.managers.schedule_batch import FINISH_ABORT
+
+        self.refusal = said
+        self.to_finish = FINISH_ABORT(*said)
+
+
+@pytest.fixture
+def closings():
+    return closing.Closings(Guard(Policy.default()), Arrivals())
+
+
+@pytest.fixture
+def compiled():
+    return compile_grammar("regex", "a+bb")
+
+
+def grammar_of(compiled):
+    compiled.context.sglang_lp_plans = {frozenset(): compiled.plans}
+    matcher = xgrammar.GrammarMatcher(compiled.context)
+    return XGrammarGrammar(matcher, len(SPELLED), compiled.context, None)
+
+
+def armed(closings, grammar, limit, **sampling):
+    req = Request(grammar, limit, **sampling)
+    ask_for_end(req, frozenset())
+    closings.arm(None, None, req)
+    return req
+
+
+def allowed(grammar, *, thinks=False):
+    mask = xgrammar.allocate_token_bitmask(2, len(SPELLED))
+    if thinks:
+        grammar.fill_vocab_mask(mask, 1)
+        closing.close_thinking(None, grammar, mask, 1)
+    else:
+        grammar.fill_vocab_mask(mask, 1)
+        closing.narrow(None, grammar, mask, 1)
+    assert (mask[0] == -1).all()
+    bits = torch.tensor([[word >> i & 1 for i in range(32)] for word in mask[1].tolist()])
+    return {SPELLED[i] for i in bits.flatten()[: len(SPELLED)].nonzero().flatten().tolist()}
+
+
+def test_a_row_is_narrowed_while_the_room_is_short(closings, compiled):
+    grammar = grammar_of(compiled)
+    armed(closings, grammar, 6)
+    assert allowed(grammar) == {b"a", b"aa", b"aaaa"}
+    for _ in range(2):
+        grammar.accept_token(SPELLED.index(b"a"))
+    assert allowed(grammar) == {b"a", b"aa", b"aaaa", b"b"}
+    grammar.accept_token(SPELLED.index(b"a"))
+    assert allowed(grammar) == {b"b"}
+    grammar.rollback(1)
+    closing.rewind(None, grammar, 1)
+    assert allowed(grammar) == {b"a", b"aa", b"aaaa", b"b"}
+
+
+def test_a_limit_that_is_too_short_is_refused_with_the_number(closings, compiled):
+    req = armed(closings, grammar_of(compiled), 3)
+    assert req.refusal[1] == 400
+    assert "max_new_tokens of 4 or more" in req.refusal[0]
+    assert req.to_finish.to_json()["sglang_lp_code"] == "invalid_request"
+    assert armed(closings, grammar_of(compiled), 4).refusal is None
+    assert armed(closings, grammar_of(compiled), 0).refusal is None  # it fills the cache
+
+
+def test_a_minimum_above_the_shortest_answer_is_refused(closings, compiled):
+    assert armed(closings, grammar_of(compiled), 40, min_new_tokens=4).refusal is None
+    assert (
+        "min_new_tokens" in armed(closings, grammar_of(compiled), 40, min_new_tokens=5).refusal[0]
+    )
+
+
+def test_a_fill_that_fails_ends_its_request_and_no_other(closings, compiled, monkeypatch):
+    grammar = grammar_of(compiled)
+    req = armed(closings, grammar, 6)
+    monkeypatch.setattr(compiled.plans, "fitting", None)
+    grammar.accepted_tokens = [SPELLED.index(b"a")] * 3
+    assert allowed(grammar)  # nothing is raised
+    assert req.to_finish.to_json()["status_code"] == 500
+
+
+def test_thinking_ends_while_the_shortest_answer_fits(closings, compiled):
+    inner = grammar_of(compiled)
+    grammar = ReasonerGrammarObject(inner, THINK_END)
+    grammar.maybe_init_reasoning(reasoning=True)
+    assert "of 6 or more" in armed(closings, grammar, 5).refusal[0]
+    req = armed(closings, grammar, 9)
+    some = SPELLED.index(b"zz")
+    for _ in range(2):
+        everything = allowed(grammar, thinks=True)
+        assert len(everything) > 200
+        assert SPELLED[END] not in everything
+        grammar.accept_token(some)
+    everything = allowed(grammar, thinks=True)
+    assert b"zz" in everything
+    grammar.accept_token(some)
+    for token in THINK_END:
+        assert allowed(grammar, thinks=True) == {SPELLED[token]}
+        grammar.accept_token(token)
+    for text in (b"a", b"b", b"b"):
+        assert allowed(inner) == {text} or text == b"a"
+        grammar.accept_token(SPELLED.index(text))
+    req.output_ids = [0] * 9
+    from sglang.srt.managers.schedule_batch import FINISH_LENGTH
+
+    req.finished_reason = FINISH_LENGTH(9)
+    closing.tell(req)
+    assert orjson.loads(req.finished_reason.to_json()["whole_answer"]) == {"led_from": 3}
