@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import text
+from benchmarks import closing, text
 from benchmarks.adapters import measure as adapters
 from benchmarks.bounds import report as bounds
 from benchmarks.catalogue import measure as catalogue
@@ -26,6 +26,7 @@ PARTS = tuple(
             at_work,
             bounds,
             catalogue,
+            closing,
             cost,
             drafts,
             evidence,

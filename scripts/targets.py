@@ -145,6 +145,10 @@ PARTS = {
         "what catalogues cost: the index, and rows that write items",
         (*ENV, _python("what a catalogue costs", "benchmarks.catalogue.measure")),
     ),
+    "closing": Choice(
+        "what structured answers that are complete cost",
+        (*ENV, _python("what complete answers cost", "benchmarks.closing")),
+    ),
     "dashboard": Choice(
         "draws the Grafana dashboard from two servers under load",
         (*ENV, _python("two servers under load", "benchmarks.dashboard")),
