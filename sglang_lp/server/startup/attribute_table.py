@@ -83,7 +83,7 @@ ATTRIBUTES = (
             *("enable_metrics", "encoder_only", "grpc_mode"),
             "tokenizer_metrics_allowed_custom_labels",
             *("model_path", "pp_size", "smg_grpc_mode", "speculative_algorithm", "tokenizer_path"),
-            *("tokenizer_worker_num", "tp_size", "use_ray"),
+            *("tokenizer_worker_num", "tp_size", "use_ray", "grammar_backend"),
             *("admin_api_key", "disaggregation_mode", "dllm_algorithm"),
             "enable_custom_logit_processor",
             *("enable_metrics", "enable_strict_thinking", "encoder_only", "grpc_mode"),
