@@ -93,11 +93,11 @@ class Closings:
         #: The request whose grammar SGLang looks up.
         self._asking: Any = None
 
-    def limit_blanks(self, _result: None, backend: Any, *_args: Any, **_kwargs: Any) -> None:
+    def limit_blanks(self, _result: None, xgrammar: Any, *_args: Any, **_kwargs: Any) -> None:
         """Give SGLang's grammar backend the operator's bound on blanks."""
         structured = self._guard.policy.structured
-        if structured is not None and backend.max_whitespace_cnt is None:
-            backend.max_whitespace_cnt = structured.max_whitespace
+        if structured is not None and xgrammar.max_whitespace_cnt is None:
+            xgrammar.max_whitespace_cnt = structured.max_whitespace
 
     def process(self, original: Callable[..., bool], manager: Any, req: Any) -> bool:
         """Look up or compile the grammar of a request, with its plans if it needs them."""
@@ -314,13 +314,13 @@ def _with_plans(backend: Any, grammar: Any, kind: str, banned: frozenset[int]) -
 
 def _vocabulary_of(backend: Any) -> Vocabulary:
     """Return the vocabulary of SGLang's grammar backend, made once."""
-    backend = getattr(backend, "grammar_backend", backend)
-    found: Vocabulary | None = getattr(backend, _VOCABULARY, None)
+    xgrammar = getattr(backend, "grammar_backend", backend)
+    found: Vocabulary | None = getattr(xgrammar, _VOCABULARY, None)
     if found is None:
-        stops = backend.override_stop_tokens
+        stops = xgrammar.override_stop_tokens
         stops = [stops] if isinstance(stops, int) else stops
-        found = Vocabulary.of_tokenizer(backend._tokenizer_info, stops)  # noqa: SLF001
-        setattr(backend, _VOCABULARY, found)
+        found = Vocabulary.of_tokenizer(xgrammar._tokenizer_info, stops)  # noqa: SLF001
+        setattr(xgrammar, _VOCABULARY, found)
     return found
 
 

@@ -56,8 +56,8 @@ class Uses(NamedTuple):
 #: The attributes that hooks use of SGLang's objects.
 ATTRIBUTES = (
     Uses(
-        GRAMMARS + "base_grammar_backend.BaseGrammarBackend",
-        ("_init_value_dispatch", "cache", "executor"),
+        GRAMMARS + "reasoner_grammar_backend.ReasonerGrammarBackend",
+        ("_init_value_dispatch", "cache", "executor", "grammar_backend"),
     ),
     Uses(
         GRAMMARS + "reasoner_grammar_backend.ReasonerGrammarObject",
@@ -65,6 +65,11 @@ ATTRIBUTES = (
             *("_is_thinking", "_matched_think_end_tokens", "_thinking_match_history", "grammar"),
             *("maybe_init_reasoning", "think_end_ids"),
         ),
+    ),
+    Uses(
+        GRAMMARS + "reasoner_grammar_backend.ReasonerGrammarObject",
+        ("reasoning_in_grammar",),
+        since="0.5.23",
     ),
     Uses(GRAMMARS + "xgrammar_backend.XGrammarGrammar", ("accepted_tokens", "copy", "ctx")),
     Uses(
@@ -79,19 +84,14 @@ ATTRIBUTES = (
     Uses(
         ARGS + "ServerArgs",
         (
-            *("admin_api_key", "disaggregation_mode", "enable_custom_logit_processor"),
-            *("enable_metrics", "encoder_only", "grpc_mode"),
-            "tokenizer_metrics_allowed_custom_labels",
-            *("model_path", "pp_size", "smg_grpc_mode", "speculative_algorithm", "tokenizer_path"),
-            *("tokenizer_worker_num", "tp_size", "use_ray", "grammar_backend"),
             *("admin_api_key", "disaggregation_mode", "dllm_algorithm"),
-            "enable_custom_logit_processor",
-            *("enable_metrics", "enable_strict_thinking", "encoder_only", "grpc_mode"),
-            *("model_path", "pp_size", "preferred_sampling_params", "reasoning_parser"),
-            *("smg_grpc_mode", "speculative_accept_threshold_acc"),
-            *("speculative_accept_threshold_single", "speculative_algorithm", "tokenizer_path"),
-            *("tokenizer_worker_num", "tool_call_parser", "tp_size", "trust_remote_code"),
-            "use_ray",
+            *("enable_custom_logit_processor", "enable_metrics", "enable_strict_thinking"),
+            *("encoder_only", "grammar_backend", "grpc_mode", "model_path", "pp_size"),
+            *("preferred_sampling_params", "reasoning_parser", "smg_grpc_mode"),
+            *("speculative_accept_threshold_acc", "speculative_accept_threshold_single"),
+            *("speculative_algorithm", "tokenizer_metrics_allowed_custom_labels"),
+            *("tokenizer_path", "tokenizer_worker_num", "tool_call_parser", "tp_size"),
+            *("trust_remote_code", "use_ray"),
         ),
     ),
     Uses(
