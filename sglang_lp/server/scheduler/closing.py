@@ -305,21 +305,21 @@ def _with_plans(backend: Any, grammar: Any, kind: str, banned: frozenset[int]) -
     if banned not in known:
         if len(known) >= _MOST_SETS:
             del known[next(iter(known))]
-        vocabulary = _vocabulary_of(backend).without(banned)
+        vocabulary = _vocabulary_of(backend, inner.ctx).without(banned)
         is_json = kind.startswith("json")
         known[banned] = Plans.of_compiled(inner.ctx, vocabulary, is_json=is_json)
         setattr(inner.ctx, _PLANS, known)
     return grammar
 
 
-def _vocabulary_of(backend: Any) -> Vocabulary:
-    """Return the vocabulary of SGLang's grammar backend, made once."""
+def _vocabulary_of(backend: Any, compiled: Any) -> Vocabulary:
+    """Return the vocabulary of SGLang's grammar backend, made once, from one of its grammars."""
     xgrammar = getattr(backend, "grammar_backend", backend)
     found: Vocabulary | None = getattr(xgrammar, _VOCABULARY, None)
     if found is None:
         stops = xgrammar.override_stop_tokens
         stops = [stops] if isinstance(stops, int) else stops
-        found = Vocabulary.of_tokenizer(xgrammar._tokenizer_info, stops)  # noqa: SLF001
+        found = Vocabulary.of_tokenizer(compiled.tokenizer_info, stops)
         setattr(xgrammar, _VOCABULARY, found)
     return found
 

@@ -74,7 +74,7 @@ ATTRIBUTES = (
     Uses(GRAMMARS + "xgrammar_backend.XGrammarGrammar", ("accepted_tokens", "copy", "ctx")),
     Uses(
         GRAMMARS + "xgrammar_backend.XGrammarGrammarBackend",
-        ("_tokenizer_info", "override_stop_tokens"),
+        ("override_stop_tokens",),
     ),
     Uses(
         GRAMMARS + "xgrammar_backend.XGrammarGrammarBackend",
