@@ -27,6 +27,7 @@ from sglang_lp.trust import Policy
 from sglang_lp.trust.allow_list import MAX_PIN_BYTES, MAX_PINS, Pin
 from sglang_lp.trust.audit import Limits
 from sglang_lp.trust.verifier import MAX_CHARS
+from sglang_lp.watermark import green_lists
 from sglang_lp.wire import routed
 from sglang_lp.wire.names import MAX_TOKENIZER_BYTES
 
@@ -125,6 +126,7 @@ BOUNDS = [
         copies._MAX_KEPT,
         opened._CHOICES,
     ],
+    [green_lists.MAX_TABLE_BYTES >> 30],
     [],
     [arrivals._MOST_TOKENS, arrivals._COPIES_PER_READ],
 ]
