@@ -16,7 +16,7 @@ from sglang_lp.request import Request
 from sglang_lp.served_model import ReasoningFormat, ServedModel
 from sglang_lp.testing import FakeRequest, ProcessorContract
 from support.models.vocabularies import END, byte_level
-from support.watermarks import GreenMarks
+from support.watermarks import GREEN_SCHEME, GreenMarks
 
 CORPUS = ["the cat sat, 12 mats", "a cat and a mat, a hat and a bat"] * 9
 TOKENIZER = byte_level(CORPUS, 330)
@@ -228,7 +228,7 @@ def served(name, params, model):
 
 
 def test_a_processor_in_a_phase_is_what_it_is_everywhere_but_for_the_history_that_it_needs():
-    model = ServedModel(TOKENIZER, VOCAB_SIZE, (EOS,))
+    model = ServedModel(TOKENIZER, VOCAB_SIZE, (EOS,), watermark=GREEN_SCHEME)
     for name, params in CASES.items():
         everywhere = served(name, params, model)
         phased = served(name, {**params, "where": "answer"}, model)
