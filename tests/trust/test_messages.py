@@ -271,7 +271,7 @@ def test_files(tmp_path):
     assert policy_error(lambda: Policy.from_toml(path)) == (
         f"policy {path}: unknown key 'zzz'; "
         "expected one of defaults, always, profiles, ceilings, may_resume, effort, "
-        "fields, builtins, stock, allow, pin, adapt, limits, catalogues"
+        "fields, structured, builtins, stock, allow, pin, adapt, limits, catalogues, watermark"
     )
     path.write_text("stock = 'yes'\n")
     assert policy_error(lambda: Policy.from_toml(path)) == (
