@@ -27,6 +27,7 @@ from pydantic import TypeAdapter
 from sglang.srt.plugins.hook_registry import HookRegistry
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 from starlette.applications import Starlette
+from xgrammar import CompiledGrammar
 
 import sglang_lp
 from sglang_lp.server.gate.guard import Guard
@@ -45,7 +46,7 @@ OTHERS = (
     *(torch.Tensor, torch.cpu, torch.Event, prometheus_client.Counter, set, ContextVar),
     *(requests.Response, web.UrlDispatcher, Starlette(), sys.stdout, sys.float_info),
     *(CodeType, dis.Instruction, HookRegistry, CustomLogitProcessor, TypeAdapter),
-    *(FastAPI().router, APIRoute, ThreadPoolExecutor),
+    *(FastAPI().router, APIRoute, ThreadPoolExecutor, CompiledGrammar),
 )
 
 
