@@ -169,6 +169,8 @@ def _own_list(row: int) -> Mapping[str, Any]:
     return {"token_ids": random.Random(row).sample(range(VOCAB), 100)}
 
 
+#: Has a token that begins another call after other text.
+_OF_STARTS = byte_level(["*&&&&"] * 9, 300)
 _TOKENIZER = byte_level(["the cat sat on 12 mats", "日本語の文章と漢字"] * 9, 400)
 _TOKENIZER.add_tokens(["<think>", "</think>"])
 _CHAIN = {
@@ -325,15 +327,15 @@ KINDS = (
         tokenizer=_TOKENIZER,
     ),
     Kind(
-        "end after a call",
+        "limit on calls",
         "ToolCallLimitLogitProcessor",
         _same(
             max_tool_calls=1,
             tool_call_starts=["&&&&"],  # of the token that rows get
-            tool_call_end="&",
+            tool_call_end="*",
             eos_token_ids=[EOS],
         ),
-        tokenizer=_TOKENIZER,
+        tokenizer=_OF_STARTS,
     ),
     Kind("watermark, green lists", GreenMarks, _same(), kernels=9, whole=2, tables=1),
     Kind("watermark, lists that the token seeds", SelfMarks, _same(), waits=1, kernels=3 + _READ),
