@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
-from sglang_lp.builtins.phase import PhasedParams
+from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.builtins.thinking.params import finder_of
 from sglang_lp.errors import InvalidParameter, PolicyError
 from sglang_lp.params import replaced
 from sglang_lp.policy.ceilings import refusal
 from sglang_lp.policy.decisions import Above, Ceiling, Decisions
-from sglang_lp.policy.links import UNKNOWN, Link, fit_link, parse_link
+from sglang_lp.policy.links import UNKNOWN, fit_link, parse_link
 from sglang_lp.served_model import ReasoningFormat, ServedModel
 
 if TYPE_CHECKING:
+    from sglang_lp.links import Link
     from sglang_lp.processor import LogitProcessor
 
 #: The parameter for one thinking block.
@@ -289,19 +289,13 @@ def _replace(link: Link, changes: Mapping[str, Any]) -> Link:
 
 def follows_thinking(link: Link) -> bool:
     """Tell whether a link depends on which tokens are thinking."""
-    params = link.params
-    return thinks(link) or (isinstance(params, PhasedParams) and params.where != "everywhere")
+    return thinks(link) or link.phase is not None
 
 
 def begin_inside(link: Link) -> Link:
     """Have the thinking begin with the first token, as the served reasoning parser has it."""
-    params = link.params
     if thinks(link):
         processor: Any = link.processor
-        return link._replace(params=processor.begin_inside(params))
-    if isinstance(params, PhasedParams):
-        return link._replace(params=params.begin_inside())
-    if not issubclass(link.processor, ChainLogitProcessor):
-        return link
-    links = tuple(begin_inside(Link(*one)) for one in params.links)
-    return link._replace(params=msgspec.structs.replace(params, links=links))
+        return link._replace(params=processor.begin_inside(link.params))
+    phase: Any = link.phase
+    return link if phase is None else link._replace(phase=phase.begin_inside())

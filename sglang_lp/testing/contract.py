@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp.errors import InvalidParameter
-from sglang_lp.processor import LogitProcessor, Recording, prepare
+from sglang_lp.links import prepare
+from sglang_lp.processor import LogitProcessor, Recording
 from sglang_lp.request import History
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.scheduler.sglang_host import StockHost
@@ -198,8 +199,8 @@ class ProcessorContract:
         """With ``exclusion_only`` one token is left, or logits keep their bits or are ``-inf``."""
         for case in self._cases():
             model = ServedModel.of(self.tokenizer, self.vocab_size, case.eos_token_ids)
-            serving, _ = prepare(self.processor(), case.params, model)
-            if not serving.exclusion_only:
+            servings = prepare(self.processor(), case.params, model)
+            if not all(one.processor.exclusion_only for one in servings):
                 continue
             before = random_logits(1, self.vocab_size)
             after = self._edited([case], before)
@@ -302,7 +303,7 @@ class ProcessorContract:
             custom_params = request.custom_params(case.params)
             model = ServedModel.of(self.tokenizer, self.vocab_size, case.eos_token_ids)
             served = prepare(self.processor(), case.params, model)
-            attach_row(custom_params, *served, StockHost(request, may_lag=False))
+            attach_row(custom_params, served, StockHost(request, may_lag=False))
             length = len(case.prompt_ids)
             for position, token_id in enumerate(case.output_ids):
                 for chunk_end in (length // 2, length, length + position - 1):
@@ -333,10 +334,10 @@ class ProcessorContract:
                 again = case._replace(prompt_ids=[*case.prompt_ids, *so_far], output_ids=rest)
                 custom_params = again.custom_params()
                 model = ServedModel.of(self.tokenizer, self.vocab_size, case.eos_token_ids)
-                serving, params = prepare(self.processor(), case.params, model)
+                servings = prepare(self.processor(), case.params, model)
                 host = StockHost(custom_params["__req__"], may_lag=False)
                 host.resumed = cut
-                attach_row(custom_params, serving, params, host)
+                attach_row(custom_params, servings, host)
                 after = self.processor()(before.clone(), [custom_params])
                 check_rows(
                     f"cut after {cut} tokens and resumed, the answer has other edits",
@@ -395,7 +396,7 @@ class ProcessorContract:
 
     def test_another_processor_can_run_it(self) -> None:
         """Its recorded edits can be added to the edits of another processor, as in a chain."""
-        if self.processor.dense:
+        if self.processor.edit is LogitProcessor.edit:
             return
 
         class Runs(self.processor):  # type: ignore[misc, name-defined]

@@ -58,7 +58,7 @@ def links_of(guard, req, scheduler=None):
     assert req.ended is None
     (row,) = rows_of([req.sampling_params.custom_params])
     assert row.source.origin_input_ids is req.origin_input_ids
-    return dict(row.request.params.links), row
+    return {type(turn.processor): turn.request.params for turn in row.turns}, row
 
 
 def test_what_is_mandatory_holds_for_beams():

@@ -8,7 +8,7 @@ import torch
 from sglang_lp.builtins import ChainLogitProcessor, ToolCallLimitLogitProcessor
 from sglang_lp.edits import MAX_BIAS
 from sglang_lp.errors import InvalidParameter
-from sglang_lp.processor import fit
+from sglang_lp.links import fit
 from sglang_lp.served_model import ServedModel, ToolCallFormat
 from sglang_lp.testing import FakeRequest, ProcessorContract
 from sglang_lp.text.vocabulary import vocabulary_of
