@@ -33,7 +33,7 @@ class Route(NamedTuple):
     plain: Body
 
 
-#: Values of required fields, and of those that keep an answer short, by name.
+#: Values by field: required fields, and fields that keep an answer short.
 _PLAIN: Mapping[str, Any] = {
     "model": "demo",
     "messages": [{"role": "user", "content": "hi"}],

@@ -28,7 +28,7 @@ __all__ = ["found"]
 
 
 def found() -> dict[str, Any]:
-    """Return what hooks need, SGLang's algorithms, processors and routes, and unknown fields.
+    """List the needs of hooks, SGLang's algorithms, processors and routes, and unknown fields.
 
     Rows of the tables with ``until`` are for older releases and left out.
     """

@@ -36,7 +36,7 @@ UNNAMED = "what this server adds to every request"
 
 
 class PartFailed(ProcessorFault):
-    """One of the processors of a request failed; :func:`as_fault` names this one and no other.
+    """A processor of a request failed; :func:`as_fault` names this processor and no other.
 
     Attributes:
         name: Its name.
@@ -93,7 +93,7 @@ def _signals() -> tuple[signal.Signals | int, ...]:
 
 
 def blame(name: str, error: BaseException, *, is_named: bool = True) -> BaseException:
-    """Return an exception of one of several processors as an error that names this one.
+    """Return an exception of a processor as an error that names this processor and no other.
 
     Args:
         name: Name of the processor.

@@ -1,4 +1,4 @@
-"""What a request asks the operator's rules for, written with names as clients write them."""
+"""A request's question to the operator's rules, written with names as clients write them."""
 
 from __future__ import annotations
 

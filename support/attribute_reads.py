@@ -1,7 +1,7 @@
 """Reads of SGLang's attributes in the server's rooms, each with the class that has the attribute.
 
-An object of SGLang's is known by the name that it has in our code: ``req`` is a ``Req``, and so is
-whatever a ``.req`` or ``reqs[...]`` returns. ``OWNERS`` says which name stands for which class.
+The name of an object in our code tells its class: ``req`` is a ``Req``, and so are ``.req`` and
+``reqs[...]``. ``OWNERS`` maps names to classes.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def _name_of(base: ast.expr) -> str:
 
 
 def complaints(rows: Iterable[tuple[str, str]], found: Iterable[Read]) -> set[str]:
-    """Return what a table lacks: attributes that are read of classes of the installed SGLang.
+    """Return the gaps of a table: attributes that are read of classes of the installed SGLang.
 
     Args:
         rows: Class and name of each attribute of the table.

@@ -209,7 +209,7 @@ class _Building:
         return first
 
     def _closed(self, states: Iterable[int]) -> frozenset[int]:
-        """Return states with those that they reach without reading anything."""
+        """Return the states, and all states that they reach without reading a byte."""
         found = {*states}
         work = [*found]
         while work:

@@ -1,4 +1,4 @@
-"""Shortest ways to the end of a rule, and the most bytes that one byte can add to them."""
+"""Shortest ways to the end of a rule, and the most bytes that reading a byte can add to them."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _fixed_point(automaton: Automaton, distance: list[int]) -> NDArray[np.int32]
 
 
 def _reading(automaton: Automaton, distance: list[int]) -> NDArray[np.int32]:
-    """Return what each next byte adds by the edges of each state itself."""
+    """Return the bytes that each next byte adds to the way, by the edges of each state itself."""
     gain = np.full((len(automaton.edges), 257), _IMPOSSIBLE, np.int32)
     for state, edges in enumerate(automaton.edges):
         for low, high, to in edges:
@@ -165,7 +165,7 @@ def _reading(automaton: Automaton, distance: list[int]) -> NDArray[np.int32]:
 
 
 def _steps(automaton: Automaton, distance: list[int], state: int) -> list[tuple[int, int]]:
-    """Return the steps out of a state without a byte, each with what it adds to the way."""
+    """Return the steps out of a state that read no byte, each with the bytes that it adds."""
     here = distance[state]
     if here >= NEVER:
         return []

@@ -1,4 +1,4 @@
-"""What can be made again, kept while there is room: one store for all grammars of a process."""
+"""A bounded cache of tables that can be made again: one for all grammars of a process."""
 
 from __future__ import annotations
 

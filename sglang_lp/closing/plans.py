@@ -63,8 +63,8 @@ class _Kept:
 class Plans:
     """The plans of one grammar for one vocabulary.
 
-    Everything here depends on the grammar, the vocabulary and the state alone, so that all ranks
-    and all servers decide alike, whatever they served before. What is kept can be made again.
+    Plans depend only on the grammar, the vocabulary and the state, so that all ranks and all
+    servers decide alike, whatever they served before. Cached tables can be made again.
 
     Args:
         automaton: The grammar.

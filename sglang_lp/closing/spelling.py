@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from sglang_lp.closing.states import Place, States
     from sglang_lp.closing.vocabulary import Vocabulary
 
-#: Bytes that stand for a choice, the first that is allowed: runs of them are often one token, and
-#: none is special in JSON.
+#: Bytes for a free choice: the first that is allowed is written. Runs of them are often one token,
+#: and none is special in JSON.
 FILLERS = (b"a0", b" 0", b"0a", b"-0")
 
 

@@ -24,7 +24,7 @@ DEAD = -1
 #: that needs more states forgets all of them.
 _MOST_TOGETHER, _MOST_STATES, _MOST_CALLS = 2_000, 6_000, 60_000
 
-#: Bytes that stand for a choice, after the fillers; letters before blanks and punctuation.
+#: Bytes for a free choice, after the fillers; letters before blanks and punctuation.
 _PRINTABLE = (*range(0x30, 0x7F), *range(0x20, 0x30))
 
 #: A place in a text: an automaton state with the number of its innermost open call.

@@ -48,7 +48,7 @@ class Vocabulary:
     """The tokens that a grammar may use, each with its bytes.
 
     Args:
-        spelled: Bytes of each token id. A token without bytes stands in no text.
+        spelled: Bytes of each token id. A token without bytes is in no text.
         stops: Token ids that end an answer.
         banned: Token ids that no text may use.
         keeping: As the attribute; left out: a new one.

@@ -1,4 +1,4 @@
-"""The store of what can be made again."""
+"""The bounded cache of tables that can be made again."""
 
 from types import SimpleNamespace
 

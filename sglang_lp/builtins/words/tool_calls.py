@@ -34,7 +34,7 @@ _Start = Annotated[str, Meta(min_length=4, max_length=256)]
 _Starts = Annotated[tuple[_Start, ...], Meta(min_length=1, max_length=16)]
 
 
-#: The end of a call in JSON, and the beginning of the next one in another line.
+#: The end of a call in JSON, and the beginning of the next call in another line.
 _NEXT_LINE = re.compile(rb"\}[^\S\n]*\n\s*\{")
 _AFTER_BRACE = re.compile(rb"\}\s*\Z")
 

@@ -59,7 +59,7 @@ class Admitted(NamedTuple):
 
     Attributes:
         payload: The operator's own spelling of the allowed class; it replaces the request's.
-        kind: The class that runs: the allowed class, or a chain with what the operator adds.
+        kind: The class that runs: the allowed class, or a chain with the operator's processors.
         processor: Serves the request.
         params: Its parsed parameters.
         custom_params: Replaces the request's own for a class that reads them itself; ``None`` to
@@ -101,7 +101,7 @@ class Admitted(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What was found for the payload of a request.
+    """The result of looking up the payload of a request.
 
     Attributes:
         payload: Replaces the request's payload from here on.

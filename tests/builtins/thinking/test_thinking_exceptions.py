@@ -205,7 +205,7 @@ def test_with_a_begun_tool_start_ends_rooms_and_totals_hold(seed, params, steps,
     budget = params.get("thinking_budget", 99)
     for tokens, ended in [*read.blocks, *([(read.open_tokens, "")] if read.is_open else [])]:
         assert tokens <= budget + closing * (ended != CALL)
-    # A block that opens after the total is spent is closed with the end alone.
+    # A block that opens after the total is spent is closed with the end only.
     assert read.total <= params.get("total_thinking_tokens", 99) + closing
 
 

@@ -229,7 +229,7 @@ class Kept:
 
 
 def limited(name, pieces, spelled):
-    """Return what a model writes of these pieces where one call is allowed.
+    """Return the text that a model writes of these pieces where one call is allowed.
 
     A token that is banned is left out, and the text goes on behind it.
 

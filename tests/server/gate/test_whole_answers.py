@@ -1,4 +1,4 @@
-"""What the gates refuse of a structured answer that has to be complete, and what they count in."""
+"""Refusals of structured answers that have to be complete, and the bans that are counted in."""
 
 import dataclasses
 from types import SimpleNamespace

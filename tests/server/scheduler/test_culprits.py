@@ -1,4 +1,4 @@
-"""A failure is logged, told and counted for the class that raised, whatever runs beside it."""
+"""A failure is logged, told and counted for the class that raised, whichever other classes run."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ DECISIONS = {"defaults": BUDGET, "always": (ALWAYS,)}
 
 
 def asked(name):
-    """Return the ways to run a class, alone and beside innocent classes."""
+    """Return the ways to run a class: alone, and with innocent classes."""
     chosen = Chosen(processor=name)
     chain = {"chain": [BAN, name], "0.token_ids": [9]}
     reverse = {"chain": [name, BAN], "1.token_ids": [8]}

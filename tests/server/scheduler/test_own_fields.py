@@ -67,7 +67,7 @@ KINDS = (Bans, BansAtEachStep, Biases, Computes, InItsRow, Idle)
 
 
 def drawn(rng):
-    """Draw sampling fields, ordinary ones and those that SGLang takes by mistake."""
+    """Draw sampling fields: ordinary values, and values that SGLang takes by mistake."""
     biases = {}
     if rng.random() < 0.5:
         ids = rng.integers(VOCAB, size=rng.integers(1, VOCAB)).tolist()
