@@ -102,8 +102,11 @@ def read(serialized: str) -> Automaton:
     grammar = whole["grammar"]
     machine = grammar["complete_fsm"]["edges"]
     bounds, data = machine["indptr_"], machine["data_"]
-    reading = _Reading(grammar["complete_fsm"]["edge_aux_data"], len(bounds) - 1)
-    for state in range(len(bounds) - 1):
+    size = len(bounds) - 1
+    if size > _MOST_STATES:
+        raise Unsupported(f"expected a grammar of at most {_MOST_STATES} states, got {size}")
+    reading = _Reading(grammar["complete_fsm"]["edge_aux_data"], size)
+    for state in range(size):
         for kind, value, to in data[bounds[state] : bounds[state + 1]]:
             reading.add(state, kind, value, to)
     if any(not rule for rule in grammar["per_rule_fsms"]):

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 #: Most states that a determinized rule has for each state of the automaton that it comes from.
 _MOST_GROWTH = 4
 
+#: Most members of the sets of a rule: a chain of n states can have n sets of n states.
+_MOST_MEMBERS = 500_000
+
 #: The first byte that is no character of its own in UTF-8.
 _ASCII = 0x80
 
@@ -160,12 +163,15 @@ class _Building:
         numbers: dict[frozenset[int], int] = {}
         work: list[frozenset[int]] = []
         most = _MOST_GROWTH * len(self._of.edges)
+        members = 0
 
         def number(states: Iterable[int]) -> int:
+            nonlocal members
             found = self._closed(states)
             if found not in numbers:
                 numbers[found] = self._new()
                 work.append(found)
+                members += len(found)
             return numbers[found]
 
         first = number([start])
@@ -182,7 +188,7 @@ class _Building:
                     called.setdefault(rule, set()).add(back)
             for rule in sorted(called):
                 self._calls[here].append((rule, number(called[rule])))
-            if len(numbers) > most:
+            if len(numbers) > most or members > _MOST_MEMBERS:
                 return None
         return first
 

@@ -35,13 +35,19 @@ class Keeping(Generic[_T]):
         self._kept: dict[Hashable, _T] = {}
         self._lock = threading.Lock()
 
-    def get(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """Return the thing of a key, made if it is not kept."""
+    def find(self, key: Hashable) -> _T | None:
+        """Return the thing of a key, or ``None`` if it is not kept."""
         with self._lock:
             found = self._kept.pop(key, None)
             if found is not None:
                 self._kept[key] = found  # the last
-                return found
+            return found
+
+    def get(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """Return the thing of a key, made if it is not kept."""
+        found = self.find(key)
+        if found is not None:
+            return found
         made = make()
         with self._lock:
             if key not in self._kept:

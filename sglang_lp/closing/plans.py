@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 #: Most states from which the search for the fewest tokens goes on.
 _MOST_OPENED = 300
 
+#: Estimated bytes: of all states of texts, and of each state of the automaton.
+_BYTES_OF_STATES, _BYTES_OF_A_STATE = 16 << 20, 512
+
 #: Most sets of tokens that are kept for such a state.
 _MOST_ROWS = 16
 
@@ -77,6 +80,7 @@ class Plans:
         growth: Most bytes that one token adds to the ways of a text.
         shortest: The shortest complete answer that is known, its end token included.
         allowed: Tokens that answers may use, packed; ``None`` if the grammar's mask says as much.
+        nbytes: About the most bytes of the plans, without the vocabulary.
 
     Raises:
         Unsupported: No complete text can be spelled with these tokens, or a text can come to a
@@ -105,6 +109,7 @@ class Plans:
         self.states = States(automaton, distance, vocabulary.single)
         self._spellings = [Spelling(self.states, vocabulary, one) for one in FILLERS]
         self._key = object()
+        self.nbytes = _BYTES_OF_STATES + _BYTES_OF_A_STATE * len(automaton.edges)
         self.shortest = self._search()
 
     @classmethod

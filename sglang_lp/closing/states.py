@@ -22,7 +22,7 @@ DEAD = -1
 
 #: Most automaton states of a text, and most states and open calls that a grammar keeps. A grammar
 #: that needs more states forgets all of them.
-_MOST_TOGETHER, _MOST_STATES, _MOST_CALLS = 2_000, 6_000, 60_000
+_MOST_TOGETHER, _MOST_STATES, _MOST_CALLS = 256, 6_000, 60_000
 
 #: Bytes for a free choice, after the fillers; letters before blanks and punctuation.
 _PRINTABLE = (*range(0x30, 0x7F), *range(0x20, 0x30))

@@ -19,6 +19,7 @@ from support.grammars import (
     compile_context,
     compile_grammar,
     uniform,
+    vocabulary,
     write,
 )
 from support.schemas import schemas
@@ -186,6 +187,27 @@ def test_a_grammar_that_reads_token_ids_is_refused():
     tag["content"] = {"type": "json_schema", "json_schema": {"type": "integer"}}
     with pytest.raises(Unsupported, match="token ids"):
         compile_grammar("structural_tag", {"type": "structural_tag", "format": tag})
+
+
+def test_a_grammar_of_too_many_states_is_refused():
+    with pytest.raises(Unsupported, match="at most 20000 states"):
+        read(compile_context("regex", "a" * 20_001).serialize_json())
+
+
+@pytest.mark.timeout(120)
+def test_a_grammar_whose_sets_of_states_are_large_is_refused_before_they_are_made():
+    # Determinized it has 2,000 sets of up to 2,000 states: 0.5 GB, and 148 s for 3,000.
+    with pytest.raises(Unsupported, match="256 states at once"):
+        compiled = compile_grammar("regex", "[a-z]*[n-z]" + "[a-z]" * 2_000)
+        write(compiled, Trial(len(compiled.plans.shortest) + 3, uniform, 1))
+
+
+def test_grammars_with_the_same_tokens_share_a_vocabulary():
+    schema = {"type": "string", "maxLength": 7}
+    one, other = (compile_grammar("json_schema", schema | more) for more in ({}, {"minLength": 2}))
+    assert one.plans.vocabulary is other.plans.vocabulary
+    whole = vocabulary()
+    assert whole.without({3}).without({4}) is whole.without({3, 4})
 
 
 def test_another_serialized_form_is_refused():

@@ -1,7 +1,7 @@
 """Structured answers that are complete at their limit: hooks on SGLang's grammars.
 
 SGLang compiles a grammar in a thread of its own. The plans of a grammar are made in the same
-thread, and kept with the compiled grammar, which SGLang keeps for later requests. A request gets
+thread, and the last of them are kept for later requests. A request gets
 its row when its grammar is ready, and is refused there if the shortest complete answer is longer
 than its limit. From then on, each fill of the grammar's mask narrows the row.
 
@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import logging
 import weakref
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
 from sglang_lp._engine.history.attached import attach_row, rows_of
+from sglang_lp.closing.keeping import Keeping
 from sglang_lp.closing.plans import Plans
 from sglang_lp.closing.row import ClosingRow
 from sglang_lp.closing.vocabulary import Vocabulary
@@ -44,14 +46,26 @@ logger = logging.getLogger(__name__)
 #: Attribute of SGLang's request and of its grammars: how the request is closed.
 _CLOSING = "sglang_lp_closing"
 
-#: Attribute of a compiled grammar: its plans, by the tokens that are banned from them.
+#: Attribute of the grammar of one request: its plans, or the words of their refusal.
 _PLANS = "sglang_lp_plans"
 
 #: Attribute of SGLang's grammar backend: the vocabulary.
 _VOCABULARY = "sglang_lp_vocabulary"
 
-#: Most sets of banned tokens for which the plans of one grammar are kept.
-_MOST_SETS = 4
+#: Most bytes of the plans that are kept for later requests.
+_MOST_BYTES = 1 << 30
+
+
+class _Made(NamedTuple):
+    """The plans of a grammar without some tokens, or the words of their refusal.
+
+    Attributes:
+        plans: The plans or the words.
+        nbytes: About the most bytes of the plans.
+    """
+
+    plans: Plans | str
+    nbytes: int
 
 
 class _Closing(NamedTuple):
@@ -92,6 +106,8 @@ class Closings:
         self._arrivals = arrivals
         #: The request whose grammar SGLang looks up.
         self._asking: Any = None
+        #: By SGLang's key of the grammar and the banned tokens.
+        self._kept: Keeping[_Made] = Keeping(_MOST_BYTES)
 
     def limit_blanks(self, _result: None, xgrammar: Any, *_args: Any, **_kwargs: Any) -> None:
         """Give SGLang's grammar backend the operator's bound on blanks."""
@@ -119,29 +135,36 @@ class Closings:
             return original(backend, key, require_reasoning)
         banned: frozenset[int] = getattr(self._asking, BANNED)
         known = backend.cache.get(key)
-        inner = _inner(known)
-        if known and (inner is None or banned in getattr(inner.ctx, _PLANS, ())):
-            return original(backend, key, require_reasoning)
+        kept = self._kept.find((key, banned))
+        if known and (_inner(known) is None or kept is not None):
+            found, is_known = original(backend, key, require_reasoning)
+            if kept is not None:
+                _give(found, kept)
+            return found, is_known
 
         def compile_() -> Any:
-            made = backend._init_value_dispatch(key, require_reasoning)  # noqa: SLF001
             if known:
                 made = known.copy()
                 made.maybe_init_reasoning(require_reasoning)
-            return _with_plans(backend, made, key[0], banned)
+            else:
+                made = backend._init_value_dispatch(key, require_reasoning)  # noqa: SLF001
+            inner = _inner(made)
+            if inner is not None:
+                make = partial(_plan, backend, inner.ctx, key[0], banned)
+                _give(made, self._kept.get((key, banned), make))
+            return made
 
         return backend.executor.submit(compile_), False
 
     def arm(self, _result: None, _manager: Any, req: Any) -> None:
         """Give a request whose grammar is ready its row, or refuse the request."""
-        banned = getattr(req, BANNED, None)
-        if banned is None or req.finished() or hasattr(req, _CLOSING):
+        if not hasattr(req, BANNED) or req.finished() or hasattr(req, _CLOSING):
             return
         if not req.sampling_params.max_new_tokens:
             return  # it fills the cache for copies of a request
         inner = _inner(req.grammar)
         try:
-            self._arm(req, inner, banned)
+            self._arm(req, inner)
         except RequestError as error:
             message = f"{WHOLE}: {error}"
             req.set_finish_with_abort(message, HTTPStatus.BAD_REQUEST, "BadRequestError")
@@ -150,8 +173,8 @@ class Closings:
             logger.exception("sglang-lp: a structured answer cannot be completed; it ends here")
             fail(req, str(error))
 
-    def _arm(self, req: Any, inner: Any, banned: frozenset[int]) -> None:
-        plans = None if inner is None else getattr(inner.ctx, _PLANS, {}).get(banned)
+    def _arm(self, req: Any, inner: Any) -> None:
+        plans = getattr(inner, _PLANS, None)
         if inner is None:
             if type(req.grammar).__name__ == "InvalidGrammarObject":
                 return  # SGLang refuses the request
@@ -293,23 +316,18 @@ def _inner(grammar: Any) -> Any:
     return inner if type(inner).__name__ == "XGrammarGrammar" else None
 
 
-def _with_plans(backend: Any, grammar: Any, kind: str, banned: frozenset[int]) -> Any:
-    """Make the plans of a grammar and keep them with it, in SGLang's thread for grammars.
-
-    What the plans cannot have is kept as the words of the refusal.
-    """
+def _give(grammar: Any, made: _Made) -> None:
+    """Give the grammar of one request its plans; SGLang keeps a copy without them."""
     inner = _inner(grammar)
-    if inner is None:
-        return grammar
-    known = dict(getattr(inner.ctx, _PLANS, {}))
-    if banned not in known:
-        if len(known) >= _MOST_SETS:
-            del known[next(iter(known))]
-        vocabulary = _vocabulary_of(backend, inner.ctx).without(banned)
-        is_json = kind.startswith("json")
-        known[banned] = Plans.of_compiled(inner.ctx, vocabulary, is_json=is_json)
-        setattr(inner.ctx, _PLANS, known)
-    return grammar
+    if inner is not None:
+        setattr(inner, _PLANS, made.plans)
+
+
+def _plan(backend: Any, compiled: Any, kind: str, banned: frozenset[int]) -> _Made:
+    """Make the plans of a compiled grammar, in SGLang's thread for grammars."""
+    vocabulary = _vocabulary_of(backend, compiled).without(banned)
+    plans = Plans.of_compiled(compiled, vocabulary, is_json=kind.startswith("json"))
+    return _Made(plans, len(plans) if isinstance(plans, str) else plans.nbytes)
 
 
 def _vocabulary_of(backend: Any, compiled: Any) -> Vocabulary:
