@@ -8,7 +8,6 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from hunt.fields import fields_of
-from hunt.values import VOCAB
 
 if typing.TYPE_CHECKING:
     from hunt.sent import Body
@@ -110,8 +109,3 @@ def _plain(model: type, path: str) -> Body:
     if path in SAMPLING:
         inner["num_predict" if name == "options" else "max_new_tokens"] = 4
     return body
-
-
-def every_token(value: Any) -> Body:
-    """Map every token of the vocabulary to a value, as a bias does."""
-    return {str(token): value for token in range(VOCAB)}

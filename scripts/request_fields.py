@@ -1,6 +1,6 @@
 """Writes the page of SGLang's own request fields, from the table that the gates read.
 
-.venv/bin/python -m scripts.request_fields > docs/request-fields.md
+.venv/bin/python -m scripts.request_fields
 """
 
 from __future__ import annotations

@@ -47,6 +47,8 @@ def test_a_row_that_is_not_finite_ends_its_request_before_its_token(
     if events.status == 200:
         assert all(not event.get("output_ids") for event in events.events), events.events
         assert "400" in str(events.events[-1])
+    else:
+        assert events.status == 400
     assert FREQUENT[0] not in kept.output_ids
 
 
@@ -55,9 +57,12 @@ def test_a_row_that_is_not_finite_ends_its_request_before_its_token(
 def test_a_penalty_that_divides_by_nearly_nothing_lifts_no_ban(server, copies):
     # It divides only tokens that the answer has, so that the first rows are finite.
     request = body([5, 7, 9], max_new_tokens=30, n=copies)
-    request["sampling_params"] |= {"temperature": 1, "repetition_penalty": 1e-44}
+    request["sampling_params"] |= {"temperature": 1e-6, "repetition_penalty": 1e-6}
+    reply = server.stream("/generate", request)
 
-    for event in server.stream("/generate", request).events:
+    assert reply.status == 200
+    assert reply.events
+    for event in reply.events:
         assert FREQUENT[0] not in event.get("output_ids", [])
 
 

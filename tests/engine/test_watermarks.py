@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import statistics
 from types import SimpleNamespace
 
@@ -225,8 +226,9 @@ def test_greedy_answers_stay_and_a_grammar_holds(server):
         )
         assert own.output_ids == plain.output_ids
     asked = marked([5], temperature=1.0, max_new_tokens=30, regex="(w30[0-9] ){3,9}")
-    replies = server.at_once([asked] * 5)
-    assert {reply.status for reply in replies} == {200}
+    for reply in server.at_once([asked] * 5):
+        assert reply.status == 200
+        assert re.fullmatch("(w30[0-9] ?){3,9}", reply.body["text"])
 
 
 @on_a_tournament

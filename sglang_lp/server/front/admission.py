@@ -19,7 +19,7 @@ from sglang_lp.server.front.bounds import (
     check_streamed,
 )
 from sglang_lp.server.front.fields import take_max_thinking_tokens
-from sglang_lp.server.front.header import find_endpoint, record_ran
+from sglang_lp.server.front.header import name_asking, record_ran
 from sglang_lp.server.front.meta_info import expect
 from sglang_lp.server.front.placeholders import sending_placeholder
 from sglang_lp.server.front.prompts import check_ids, check_prompts
@@ -30,7 +30,6 @@ from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.gate.reserved_keys import MAKING, add_own
 from sglang_lp.server.gate.whole_answers import find_banned, is_whole
 from sglang_lp.trust import Gate
-from sglang_lp.trust.audit import Asking, asking, safe_id
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
@@ -54,7 +53,7 @@ class Admission:
 
     def admit(self, tokenized: Any, manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:
         """Check a request that SGLang has tokenized."""
-        _note(getattr(tokenized, "rid", None))
+        name_asking(getattr(tokenized, "rid", None))
         with noting(), sending_placeholder(manager, obj):
             with self._guard.counting():
                 ids = getattr(tokenized, "input_ids", None)
@@ -71,7 +70,7 @@ class Admission:
             manager: SGLang's ``TokenizerManager``.
             obj: The list as SGLang has normalized it.
         """
-        _note(None)  # each of its requests has an id of its own
+        name_asking(None)  # each of its requests has an id of its own
         with noting(), sending_placeholder(manager, obj):
             with self._guard.counting():
                 yield from check_prompts(manager, obj)
@@ -100,7 +99,7 @@ class Admission:
         """
         if hasattr(obj, "is_single"):
             return  # a body that SGLang has normalized was admitted before its first answer
-        _note(getattr(obj, "rid", None))
+        name_asking(getattr(obj, "rid", None))
         try:
             with noting(), sending_placeholder(manager, obj):
                 with self._guard.counting():
@@ -271,11 +270,6 @@ class Admission:
             raise HTTPException(HTTPStatus.INTERNAL_SERVER_ERROR, str(error)) from error
         record_ran(admitted.names if admitted is not None else ())
         return admitted
-
-
-def _note(rid: Any) -> None:
-    """Name the request to the audit trail."""
-    asking.set(Asking(find_endpoint(), safe_id(rid)))
 
 
 def _has_params(sampling: Any) -> bool:

@@ -9,11 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from sglang_lp.errors import RequestError, shown
+from sglang_lp.server.front.answer_errors import noting
+from sglang_lp.server.front.header import name_asking
 from sglang_lp.server.gate.any_worker import for_any_worker
+
+if TYPE_CHECKING:
+    from sglang_lp.server.gate.guard import Guard
 
 #: Attribute of SGLang's request in this process, which its copies inherit.
 _FAMILY = "sglang_lp_family"
@@ -45,9 +50,14 @@ class _Family:
 
 
 class Families:
-    """The HTTP requests of one front end. ``begin``, ``join`` and ``abort_later`` are hooks."""
+    """The HTTP requests of one front end. ``begin``, ``join`` and ``abort_later`` are hooks.
 
-    def __init__(self) -> None:
+    Args:
+        guard: The guard of this process.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
         #: By the client's ``rid``, where no request itself has that id.
         self._named: WeakValueDictionary[str, _Family] = WeakValueDictionary()
 
@@ -101,10 +111,12 @@ class Families:
             return
         family = self._named.get(rid)
         if rid in manager.rid_to_state or (family is not None and family.running(manager)):
-            raise RequestError(
-                f"rid: expected an id of its own, got {shown(rid, 100)}, whose request still runs; "
-                "wait for its end, choose another or leave it out"
-            )
+            name_asking(rid)
+            with noting(), self._guard.counting():
+                raise RequestError(
+                    f"rid: expected an id of its own, got {shown(rid, 100)}, whose request still "
+                    "runs; wait for its end, choose another or leave it out"
+                )
 
 
 def abort_anywhere(manager: Any, rid: str) -> bool:

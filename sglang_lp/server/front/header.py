@@ -12,6 +12,7 @@ from typing import Any
 from sglang_lp.server.front.answer_errors import AnswerErrors, refusal
 from sglang_lp.server.front.reports import AnswerReports, begins_stream
 from sglang_lp.server.versions import untested
+from sglang_lp.trust.audit import Asking, asking, safe_id
 from sglang_lp.wire.names import HEADER, POLICY_HEADER
 
 #: Most messages of a stream that wait for its request to be admitted.
@@ -25,6 +26,11 @@ _answering: ContextVar[list[dict[str, None] | None] | None] = ContextVar(
 
 #: The ASGI scope of the HTTP request that is being answered.
 _scope: ContextVar[Mapping[str, Any] | None] = ContextVar("sglang_lp_scope", default=None)
+
+
+def name_asking(rid: Any) -> None:
+    """Name the request that is being checked to the audit trail."""
+    asking.set(Asking(find_endpoint(), safe_id(rid)))
 
 
 def find_endpoint(raw_request: Any = None) -> str | None:

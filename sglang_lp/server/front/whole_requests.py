@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from sglang_lp.errors import RequestError, shown
 from sglang_lp.server.front.answer_errors import noting
 from sglang_lp.server.front.bounds import check_characters, check_texts
-from sglang_lp.server.front.header import find_endpoint
+from sglang_lp.server.front.header import find_endpoint, name_asking
 from sglang_lp.server.front.placeholders import sending_placeholder
 from sglang_lp.server.gate.field_checks import (
     check_body,
@@ -19,7 +19,6 @@ from sglang_lp.server.gate.field_checks import (
     lengths,
 )
 from sglang_lp.server.gate.request_fields import CLIENT_NAMES
-from sglang_lp.trust.audit import Asking, asking, safe_id
 
 if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Guard
@@ -102,7 +101,7 @@ class WholeRequests:
     @contextmanager
     def _refusing(self, obj: Any) -> Iterator[None]:
         """Count and note a refusal of the block, with the name that the client wrote."""
-        asking.set(Asking(find_endpoint(), safe_id(getattr(obj, "rid", None))))
+        name_asking(getattr(obj, "rid", None))
         with noting(), self._guard.counting():
             try:
                 yield
@@ -122,7 +121,7 @@ def _check_shape(obj: Any) -> int:
     samplings = obj.sampling_params
     texts = _texts(obj)
     if isinstance(samplings, list):
-        if len(samplings) != texts:
+        if not texts or len(samplings) != texts:
             expected = f"a list of {texts}, one for each text" if texts else "an object"
             raise RequestError(
                 f"sampling_params: expected {expected}, got {shown(samplings)}; give one object"

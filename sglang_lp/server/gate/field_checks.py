@@ -81,7 +81,7 @@ def check_pooling(request: Any) -> None:
     Raises:
         RequestError: ``logprob_start_len`` is not 0, with which SGLang computes the whole prompt.
     """
-    for name in _POSITIONS:
+    for name in POSITIONS:
         if getattr(request, name, None) is not None:
             start = getattr(request, "logprob_start_len", 0)  # an embedding has none
             if any(start) if isinstance(start, list) else start != 0:
@@ -101,7 +101,7 @@ def check_positions(request: Any, ids: Any) -> None:
     Raises:
         RequestError: A position is not in the prompt.
     """
-    for name in _POSITIONS:
+    for name in POSITIONS:
         given = getattr(request, name, None)
         if given and not 0 <= min(given) <= max(given) < len(ids or ()):
             raise RequestError(
@@ -301,7 +301,7 @@ def _check_overrides(obj: Any, *, many: bool) -> None:
 
 
 _EACH = tuple(name for name, row in names_of(BODY).items() if row.each)
-_POSITIONS = ("token_indices_to_pool", "multi_item_delimiter_indices")
+POSITIONS = ("token_indices_to_pool", "multi_item_delimiter_indices")
 _OTHERS = ("text", "input_ids", "sampling_params")
 #: Fields that SGLang's processes have in other forms than clients, or do not read again.
 _FRONT = ("stop", "stop_regex", "n", "custom_params", "watermark")

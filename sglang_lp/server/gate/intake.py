@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from sglang_lp.copies import packed
 from sglang_lp.params import is_private
 from sglang_lp.policy import Asked
+from sglang_lp.server.gate.request_fields import GRAMMARS
 from sglang_lp.server.gate.reserved_keys import (
     BUDGET_FIELD,
     EFFORT,
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
 
     from sglang_lp.processor import LogitProcessor
 
-#: Fields that give an answer a grammar, and fields that can end it within a text.
-_GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
+#: Fields that can end an answer within a text.
 _STOPS = ("stop", "stop_regex", "ignore_eos")
 #: Names of these in SGLang's ``SamplingParams`` that differ from those of a request.
 _RENAMED = {"stop": "stop_strs", "stop_regex": "stop_regex_strs"}
@@ -252,7 +252,7 @@ def _ending(get: Callable[[str], Any]) -> dict[str, Any]:
     ids = get("stop_token_ids")
     is_list = isinstance(ids, list | tuple | set | frozenset)
     return {
-        "grammar": next((name for name in _GRAMMARS if get(name) is not None), None),
+        "grammar": next((name for name in GRAMMARS if get(name) is not None), None),
         "stopped_by": next((name for name in _STOPS if get(name)), None),
         "stop_token_ids": frozenset(filter(_is_id, ids)) if is_list else frozenset(),
     }

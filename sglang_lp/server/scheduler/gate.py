@@ -22,7 +22,7 @@ from sglang_lp.faults import OURS, as_fault
 from sglang_lp.policy.thinking import BUDGET
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.gate.coded import Coded
-from sglang_lp.server.gate.field_checks import check_pooling, check_received
+from sglang_lp.server.gate.field_checks import POSITIONS, check_pooling, check_received
 from sglang_lp.server.gate.guard import DECIDED
 from sglang_lp.server.gate.intake import Intake
 from sglang_lp.server.gate.metrics import labels_of, writing
@@ -104,7 +104,7 @@ class SchedulerGate:
                 logger.exception("sglang-lp: SGLang could not receive a request")
                 error = RequestError(f"SGLang cannot receive this request: {type(error).__name__}")
             req = _made_plain(scheduler, recv_req)
-            self._end(req, error)
+            self._refuse(req, error)
             scheduler.init_req_max_new_tokens(req)
             scheduler._add_request_to_queue(req)  # noqa: SLF001 - as SGLang does it
 
@@ -229,7 +229,7 @@ def neutralize(req: Any) -> None:
     req.sampling_params = sampling
     req.logprob.top_logprobs_num, req.logprob.token_ids_logprob = 0, None
     req.positional_embed_overrides = None
-    for name in ("token_indices_to_pool", "multi_item_delimiter_indices"):
+    for name in POSITIONS:
         if hasattr(req, name):  # SGLang 0.5.20 does not have all
             setattr(req, name, None)
 

@@ -130,7 +130,7 @@ ATTRIBUTES = (
         SRT + "managers.io_struct.GenerateReqInput",
         (
             *("batch_size", "bootstrap_host", "bootstrap_pair_key", "bootstrap_port"),
-            *("contains_mm_input", "input_embeds", "positional_embed_overrides", "rid"),
+            "positional_embed_overrides",
             *(
                 "bootstrap_room",
                 "custom_logit_processor",

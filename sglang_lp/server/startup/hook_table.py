@@ -85,7 +85,7 @@ class Shared:
         self.ollama = ollama.Ollama(self.reader)
         self.whole = whole_requests.WholeRequests(guard)
         self.admission = admission.Admission(guard)
-        self.families = families.Families()
+        self.families = families.Families(guard)
         self.lists = lists.Lists(self.admission, self.families)
         # In the scheduler.
         self.aborts = aborts.Aborts()

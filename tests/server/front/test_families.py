@@ -15,6 +15,9 @@ from sglang.srt.managers.io_struct import GenerateReqInput
 from sglang_lp.errors import RequestError
 from sglang_lp.server.front import families
 from sglang_lp.server.front.families import Families, abort_anywhere
+from sglang_lp.server.gate.guard import Guard
+from sglang_lp.trust import Policy
+from sglang_lp.trust.audit import asking, safe_id
 
 
 class State:
@@ -55,7 +58,7 @@ class Manager:
 
 
 def test_an_id_means_its_own_request_and_a_rid_all_of_its_texts_and_copies():
-    found, manager = Families(), Manager()
+    found, manager = Families(Guard(Policy())), Manager()
     kept = [
         manager.begin(found, "one"),
         manager.begin(found, "two", count=2),
@@ -77,7 +80,7 @@ def test_an_id_means_its_own_request_and_a_rid_all_of_its_texts_and_copies():
 
 @pytest.mark.parametrize(("count", "n"), [(1, 1), (2, 1), (1, 2)])
 def test_a_rid_that_runs_is_refused_until_it_is_over(count, n):
-    found, manager = Families(), Manager()
+    found, manager = Families(Guard(Policy())), Manager()
     first = manager.begin(found, "mine", count, n)
     again = GenerateReqInput(text="text", rid="mine", stream=True)
 
@@ -92,7 +95,7 @@ def test_a_rid_that_runs_is_refused_until_it_is_over(count, n):
 
 def test_after_a_stream_only_its_own_requests_are_aborted(monkeypatch):
     monkeypatch.setattr(families, "_GRACE", 0.0)
-    found, manager = Families(), Manager()
+    found, manager = Families(Guard(Policy())), Manager()
     left = manager.begin(found, "left", n=2)
     over = manager.begin(found, "over")
     tasks = [found.abort_later(manager, one) for one in (left, over)]
@@ -108,7 +111,7 @@ def test_after_a_stream_only_its_own_requests_are_aborted(monkeypatch):
 
 def test_a_refused_stream_aborts_nothing(monkeypatch):
     monkeypatch.setattr(families, "_GRACE", 0.0)
-    found, manager = Families(), Manager()
+    found, manager = Families(Guard(Policy())), Manager()
     first = manager.begin(found, "mine")
     again = GenerateReqInput(text="text", rid="mine", stream=True)
     again.is_single = True  # refused later than before its status
@@ -117,9 +120,23 @@ def test_a_refused_stream_aborts_nothing(monkeypatch):
     assert (manager.aborted, first.rid) == ([], "mine")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_repeated_rid_is_a_refusal_that_counts(stream):
+    guard, manager = Guard(Policy()), Manager()
+    refused = []
+    guard.audit.refused = lambda gate, error: refused.append((asking.get().rid, error.code))
+    found = Families(guard)
+    manager.begin(found, "mine")
+    again = GenerateReqInput(text="text", rid="mine", stream=stream)
+    with pytest.raises(HTTPException if stream else RequestError, match="still runs"):
+        found.abort_later(manager, again) if stream else found.begin(manager, again)
+
+    assert refused == [(safe_id("mine"), RequestError.code)]
+
+
 def test_an_abort_for_another_worker_goes_to_the_scheduler():
     alone, among = Manager(), Manager(workers=2)
-    among.begin(Families(), "mine")
+    among.begin(Families(Guard(Policy())), "mine")
 
     assert not abort_anywhere(alone, "theirs")
     assert not abort_anywhere(among, "mine")
@@ -128,7 +145,7 @@ def test_an_abort_for_another_worker_goes_to_the_scheduler():
 
 
 def test_nothing_is_kept_of_a_request_that_is_over():
-    found, manager = Families(), Manager()
+    found, manager = Families(Guard(Policy())), Manager()
     gc.disable()
     try:
         manager.begin(found, "mine", count=2, n=2)
@@ -139,5 +156,5 @@ def test_nothing_is_kept_of_a_request_that_is_over():
 
 
 def test_sglang_can_still_pickle_a_request():
-    obj = Manager().begin(Families(), "mine")
+    obj = Manager().begin(Families(Guard(Policy())), "mine")
     assert pickle.loads(pickle.dumps(obj)).rid == "mine"

@@ -51,7 +51,7 @@ async def sglangs(_manager, obj, *_args):
 def checking(monkeypatch):
     """Return checks of lists whose slices have no length."""
     monkeypatch.setattr(lists, "_SLICE", 0.0)
-    return Lists(Admission(Guard(Policy())), Families())
+    return Lists(Admission(Guard(Policy())), Families(Guard(Policy())))
 
 
 async def collected(answers):

@@ -49,6 +49,8 @@ def over_http(monkeypatch):
 
 REFUSED = [
     ({"sampling_params": [{}]}, "sampling_params"),
+    ({"sampling_params": []}, "sampling_params"),
+    ({"text": [], "sampling_params": []}, "sampling_params"),
     ({"text": ["a", "b"], "sampling_params": [{}]}, "sampling_params"),
     ({"text": ["a", "b"], "sampling_params": [{}, 5]}, "sampling_params"),
     ({"text": ["a", "b"], "sampling_params": [{}, {"top_k": "x"}]}, "top_k"),
