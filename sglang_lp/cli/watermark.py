@@ -7,7 +7,7 @@ import os
 import secrets
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from sglang_lp.served_model import ServedModel
 
+_TokenId = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 #: Layers of a new tournament: those of the paper.
 _DEPTH = 30
 
@@ -145,6 +146,8 @@ def _read(source: str) -> str:
     Raises:
         RequestError: It cannot be read as text.
     """
+    if source == "-" and sys.stdin is None:
+        raise RequestError("expected a text on standard input, which is closed")
     try:
         text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -167,7 +170,7 @@ def _token_ids(text: str, arguments: argparse.Namespace, served: ServedModel) ->
     """
     if arguments.tokens:
         try:
-            return msgspec.json.decode(text, type=list[int])
+            return msgspec.json.decode(text, type=list[_TokenId])
         except msgspec.DecodeError:
             raise RequestError(
                 f"--tokens: expected a JSON list of token ids, got {shown(text, 80)}"

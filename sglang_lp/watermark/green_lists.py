@@ -221,6 +221,11 @@ class GreenLists:
             for at in range(start, len(token_ids))
         }
         size = self._size(vocab_size)
+        if not size:
+            raise RequestError(
+                f"vocab_size: expected one of which this key's greenlist_ratio leaves a green "
+                f"token or more, got {vocab_size}"
+            )
         green = sum(self._judge(*pair, vocab_size, size) for pair in pairs)
         expected, count = size / vocab_size, len(pairs)
         if not count:
@@ -258,7 +263,11 @@ class _Table:
         if missing:
             for token_id in wanted.keys() & slots.keys():
                 slots.move_to_end(token_id)  # else the new ones take their places
-            self._add(missing, make, send)
+            try:
+                self._add(missing, make, send)
+            except BaseException:
+                slots.clear()  # some may be places without their lists
+                raise
         return [slots[token_id] for token_id in token_ids]
 
     def _add(self, missing: Sequence[int], make: Any, send: Send) -> None:

@@ -74,7 +74,11 @@ def test_a_text_is_cut_by_the_tokenizer_of_the_model(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("[1, 2", "expected a JSON list of token ids"), ("[1, 2]", "expected the number of logits")],
+    [
+        ("[1, 2", "expected a JSON list of token ids"),
+        (f"[{1 << 70}]", "expected a JSON list of token ids"),
+        ("[1, 2]", "expected the number of logits"),
+    ],
 )
 def test_what_cannot_be_tested_is_said(tmp_path, capsys, text, message):
     key, path = write_key(tmp_path, "kgw", GREEN), tmp_path / "text"

@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 
+from sglang_lp.errors import RequestError
 from sglang_lp.watermark import green_lists
 from sglang_lp.watermark.keys import GreenKey
 from sglang_lp.watermark.marks import Mark, Sampling
@@ -16,6 +17,27 @@ VOCAB = 300
 
 def keep(numbers, _device):
     return numbers
+
+
+def test_a_list_that_could_not_be_sent_is_made_again():
+    scheme, logits = scheme_of(GreenKey(**GREEN)), torch.zeros(1, VOCAB)
+    marks = [Mark(scheme, (7,), Sampling())]
+
+    def fail(_numbers, _device):
+        raise torch.OutOfMemoryError
+
+    with pytest.raises(torch.OutOfMemoryError):
+        scheme.pack([0], marks, logits, fail)
+    scheme.apply(logits, torch.from_numpy(scheme.pack([0], marks, logits, keep)), 1)
+
+    green = logits[0].nonzero().flatten().tolist()
+    assert green == sorted(scheme.green([7], range(VOCAB), VOCAB))
+
+
+def test_a_key_without_a_green_token_tests_nothing():
+    scheme = scheme_of(GreenKey(**{**GREEN, "greenlist_ratio": 1e-6}))
+    with pytest.raises(RequestError, match="greenlist_ratio"):
+        scheme.detect([1, 2, 3], VOCAB)
 
 
 @pytest.mark.parametrize("places", [None, 8])

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from sglang_lp.builtins.phase import PhasedParams
-from sglang_lp.errors import InvalidParameter
+from sglang_lp.edits import MAX_BIAS
+from sglang_lp.errors import InvalidParameter, RequestError
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.watermark.marks import Mark, Sampling
 
@@ -100,8 +101,18 @@ class WatermarkLogitProcessor(LogitProcessor):
         return cls.Fitted(**msgspec.structs.asdict(params), scheme=served.watermark)
 
     def start(self, request: Request) -> _Marking:
-        """Read the sampling parameters."""
-        return _Marking(Sampling.of(getattr(request, "sampling", None)))
+        """Read the sampling parameters.
+
+        Raises:
+            RequestError: The temperature is so high that the bias before it would be out of range.
+        """
+        scheme, sampling = request.params.scheme, Sampling.of(getattr(request, "sampling", None))
+        if scheme.candidates and scheme.bias * sampling.temperature > MAX_BIAS:
+            raise RequestError(
+                f"temperature: expected at most {MAX_BIAS / scheme.bias:g} with the watermark of "
+                f"this server, got {sampling.temperature:g}"
+            )
+        return _Marking(sampling)
 
     def fork(self, request: Request) -> _Marking:
         """Copy the contexts."""
