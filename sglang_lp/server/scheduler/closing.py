@@ -316,11 +316,11 @@ def _inner(grammar: Any) -> Any:
     return inner if type(inner).__name__ == "XGrammarGrammar" else None
 
 
-def _give(grammar: Any, made: _Made) -> None:
+def _give(grammar: Any, kept: _Made) -> None:
     """Give the grammar of one request its plans; SGLang keeps a copy without them."""
     inner = _inner(grammar)
     if inner is not None:
-        setattr(inner, _PLANS, made.plans)
+        setattr(inner, _PLANS, kept.plans)
 
 
 def _plan(backend: Any, compiled: Any, kind: str, banned: frozenset[int]) -> _Made:
