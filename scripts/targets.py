@@ -211,6 +211,7 @@ TARGETS = {
             _python("batches that sleep", "benchmarks.cost.sleep"),
             _python("sampling masks and raw logprobs", "benchmarks.cost.rollouts"),
             _python("budgets that watch for loops", "benchmarks.cost.watch"),
+            _python("rules in a phase, and chains", "benchmarks.cost.phases"),
             PAGES,
         ),
         "PART",

@@ -10,7 +10,7 @@ import copy
 import math
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -114,18 +114,14 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     #: Old names of parameters, each with the new name.
     renamed: ClassVar[Mapping[str, str]] = {}
 
-    def fit_phase(self, processor: str, served: Any) -> Self:  # noqa: ARG002 - for a phase
-        """Return the parameters with the delimiters of their phase; here unchanged: they have none.
+    def find_phase(self, processor: str, served: Any) -> Any:  # noqa: ARG002 - for rules with a phase
+        """Return the phase of an answer in which a rule holds, ``None`` for the whole answer.
 
         Args:
             processor: The processor's class name, for messages.
             served: The served model.
         """
-        return self
-
-    def serve_phase(self, processor: Any) -> Any:
-        """Return the processor, limited to the phase of these parameters; here unchanged."""
-        return processor
+        return None
 
 
 P = TypeVar("P", bound=Parameters)

@@ -24,7 +24,7 @@ class _Known:
     Attributes:
         params: Parsed parameters.
         served: The model of the latest fit.
-        fitted: Parameters fitted to ``served``.
+        fitted: Parameters fitted to ``served``, and their phase.
     """
 
     __slots__ = ("fitted", "params", "served")
@@ -32,7 +32,7 @@ class _Known:
     def __init__(self, params: Parameters) -> None:
         self.params = params
         self.served: ServedModel | None = None
-        self.fitted = params
+        self.fitted: tuple[Parameters, Any] = params, None
 
 
 #: Keys are class, vocabulary size and packed parameters; 18 is two chains with eight links each.
@@ -72,9 +72,11 @@ def parse_once(
 
 
 def fit_once(
-    params: Parameters, served: ServedModel, fit: Callable[[Parameters, ServedModel], Parameters]
-) -> Parameters:
-    """Return fitted parameters, the same object for parameters that were parsed once.
+    params: Parameters,
+    served: ServedModel,
+    fit: Callable[[Parameters, ServedModel], tuple[Parameters, Any]],
+) -> tuple[Parameters, Any]:
+    """Return fitted parameters and their phase, the same for parameters that were parsed once.
 
     Args:
         params: Parsed parameters.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import msgspec
 
@@ -20,7 +20,7 @@ from sglang_lp.computed import check_computed
 from sglang_lp.edits.ids import LONG, lasting
 from sglang_lp.edits.recording import Recording
 from sglang_lp.params import Parameters, check_declared, check_vocabulary, parse, unshared
-from sglang_lp.parsed import fit_once, parse_once
+from sglang_lp.parsed import parse_once
 from sglang_lp.request import History
 from sglang_lp.serialization import find_class, serialize, subclasses_of
 
@@ -35,12 +35,8 @@ if TYPE_CHECKING:
 __all__ = [
     "LogitProcessor",
     "Recording",
-    "Whole",
     "check_computed",
-    "fit",
     "lasting",
-    "prepare",
-    "serve",
     "subclasses_of",
 ]
 
@@ -178,17 +174,6 @@ class LogitProcessor:
             edits: Takes the edits, see :class:`sglang_lp.edits.Edits`.
         """
         raise NotImplementedError(f"{self.name} overrides neither edit() nor __call__()")
-
-    def wholes(self, request: Request, custom_params: Any) -> Sequence[Whole]:
-        """Return the processors that compute on the whole row of a request, in order.
-
-        Called if ``dense``.
-
-        Args:
-            request: The request.
-            custom_params: As SGLang has them.
-        """
-        return (Whole(self, request, custom_params),)
 
     def foresee(self, request: Request) -> Iterable[int]:  # noqa: ARG002 - for a class that overrides it
         """Return the tokens that :meth:`edit` will force, from the next token on.
@@ -359,6 +344,18 @@ class LogitProcessor:
         return cls._parse(custom_params, vocab_size)
 
     @classmethod
+    def links(cls, params: Any) -> Sequence[tuple[type[LogitProcessor], Any, None, str]]:
+        """Return the processors that a request with these parameters runs, by default this class.
+
+        Args:
+            params: Parsed parameters.
+
+        Returns:
+            The entries of a :class:`sglang_lp.links.Link` for each.
+        """
+        return [(cls, params, None, "")]
+
+    @classmethod
     def _parse(cls, custom_params: Any, vocab_size: int | None) -> Parameters:
         """Check and type parameters that are not known from another copy of the request."""
         params = parse(cls.Params, cls.__name__, custom_params)
@@ -442,96 +439,3 @@ class LogitProcessor:
             params: Parsed and fitted; equal requests share them.
         """
         return unshared(params)
-
-
-def serve(
-    processor: LogitProcessor, params: Parameters, limit: int | None = None
-) -> tuple[LogitProcessor, Parameters]:
-    """Return the processor that serves a request, and the request's own parameters.
-
-    Args:
-        processor: An instance of the class that runs.
-        params: Parsed and fitted; equal requests share them.
-        limit: Number of tokens after which the answer ends, if known.
-    """
-    if limit is not None:
-        params = processor.limit_params(params, limit)
-    own = processor.own_params(params)
-    return serve_phased(processor, own), own
-
-
-def serve_phased(processor: LogitProcessor, params: Parameters) -> LogitProcessor:
-    """Return the processor that serves a request, or a link of its chain, in its phase.
-
-    Args:
-        processor: An instance of the class that runs.
-        params: The request's own parameters.
-    """
-    return params.serve_phase(processor.serving(params))  # type: ignore[no-any-return]
-
-
-def prepare(
-    processor: LogitProcessor, custom_params: Any, served: ServedModel, limit: int | None = None
-) -> tuple[LogitProcessor, Parameters]:
-    """Parse and fit the parameters of a request, and return the processor that serves it.
-
-    Args:
-        processor: An instance of the class that the request names.
-        custom_params: The parameters of the request, or ``None``.
-        served: The served model, as far as it is known.
-        limit: Number of tokens after which the answer ends, if known.
-
-    Returns:
-        The processor that serves the request, and its parsed parameters.
-
-    Raises:
-        RequestError: The parameters do not fit the processor or the served model.
-    """
-    fitted = fit(processor, processor.parse_params(custom_params, served.vocab_size), served)
-    return serve(processor, fitted, limit)
-
-
-def fit(
-    processor: LogitProcessor | type[LogitProcessor], params: Parameters, served: ServedModel
-) -> Parameters:
-    """Return the parameters of ``fit_params``: the same object for all copies of a request.
-
-    Args:
-        processor: An instance or the class.
-        params: Parsed parameters.
-        served: The served model, as far as it is known.
-
-    Raises:
-        InvalidParameter: As ``fit_params``.
-    """
-    return fit_once(params, served, lambda params, served: fit_phased(processor, params, served))
-
-
-def fit_phased(
-    processor: LogitProcessor | type[LogitProcessor], params: Parameters, served: ServedModel
-) -> Parameters:
-    """Return the parameters of ``fit_params`` with the phase in which they hold.
-
-    Arguments as for :func:`fit`.
-
-    Raises:
-        InvalidParameter: As ``fit_params``; or the phase cannot be known.
-    """
-    kind = processor if isinstance(processor, type) else type(processor)
-    return processor.fit_params(params, served).fit_phase(kind.__name__, served)
-
-
-class Whole(NamedTuple):
-    """A processor that computes on the whole row of a request.
-
-    Attributes:
-        processor: The processor.
-        request: The request as the processor sees it.
-        custom_params: The parameters as the processor reads them.
-        is_named: Whether messages to the client name the processor.
-    """
-
-    processor: LogitProcessor
-    request: Request
-    custom_params: Any
-    is_named: bool = True

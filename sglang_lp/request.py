@@ -101,7 +101,7 @@ class Request(Generic[_Params, _State]):
         Raises:
             AttributeError: Read outside ``edit``.
         """
-        raise _outside_edit()
+        raise outside_edit()
 
     def top(self, count: int) -> list[int]:  # noqa: ARG002 - there are no logits here
         """Return the ids of the ``count`` largest logits of this step, largest first.
@@ -112,7 +112,7 @@ class Request(Generic[_Params, _State]):
         Raises:
             AttributeError: Read outside ``edit``.
         """
-        raise _outside_edit()
+        raise outside_edit()
 
     def is_among_top(self, token_ids: Iterable[int], count: int) -> Answer:  # noqa: ARG002
         """Return whether one of these tokens is among the ``count`` likeliest of this step.
@@ -129,10 +129,11 @@ class Request(Generic[_Params, _State]):
             AttributeError: Read outside ``edit``.
             ProcessorFault: No id, an id outside the vocabulary, or a ``count`` below 1.
         """
-        raise _outside_edit()
+        raise outside_edit()
 
 
-def _outside_edit() -> AttributeError:
+def outside_edit() -> AttributeError:
+    """Return the error of reading logits where no step lends them."""
     return AttributeError(
         "request.logits can only be read inside edit(), and not by a processor with "
         "needs = History.NONE, whose edits do not depend on the step"

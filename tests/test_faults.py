@@ -15,6 +15,7 @@ from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp.errors import ProcessorFault, RequestError
 from sglang_lp.faults import interrupt, show_interrupts
+from sglang_lp.links import Serving
 from sglang_lp.params import Parameters
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
@@ -193,7 +194,9 @@ def request_of(processor, **params):
     custom_params = FakeRequest([1, 2], [3], served=True).custom_params(params)
     parsed = processor.parse_params(params, VOCAB)
     attach_row(
-        custom_params, processor(), parsed, StockHost(custom_params["__req__"], may_lag=False)
+        custom_params,
+        [Serving(processor(), parsed)],
+        StockHost(custom_params["__req__"], may_lag=False),
     )
     return custom_params
 
@@ -383,7 +386,7 @@ def restricted(processor):
     request.sampling_params = SimpleNamespace(min_new_tokens=5, logit_bias=None)
     params = request.custom_params({})
     host = StockHost(request, may_lag=False)
-    attach_row(params, processor(), processor.parse_params({}), host)
+    attach_row(params, [Serving(processor(), processor.parse_params({}))], host)
     return params
 
 
@@ -503,7 +506,11 @@ def test_a_request_whose_own_settings_and_processor_leave_no_token_ends(processo
         **{"min_new_tokens": 0, "logit_bias": None, **setting}
     )
     params = request.custom_params({})
-    attach_row(params, processor(), processor.parse_params({}), StockHost(request, may_lag=False))
+    attach_row(
+        params,
+        [Serving(processor(), processor.parse_params({}))],
+        StockHost(request, may_lag=False),
+    )
     requests = [params, request_of(Good)]
     logits = torch.zeros(2, VOCAB)
     logits[0, 3] = -math.inf  # as SGLang sets an end token before min_new_tokens

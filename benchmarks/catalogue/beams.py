@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.catalogue.items import LEVELS, codes_of, params_of
 from sglang_lp._engine.history.attached import attach_row
-from sglang_lp.processor import prepare
+from sglang_lp.links import prepare
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.scheduler.beams import steps
 from sglang_lp.server.scheduler.beams.beam_host import BeamHost
@@ -108,9 +108,9 @@ def _group(processor: Any, rule: str, at: int, vocabulary: int) -> Any:
     if processor is not None:
         params = {**params_of(rule, at), "ends_answer": False}
         served = ServedModel.of(None, vocabulary, [1])
-        serving, parsed = prepare(processor(), params, served)
+        servings = prepare(processor(), params, served)
         given = {**params, "__req__": req}
-        attach_row(given, serving, parsed, BeamHost(req, PendingResults(), [processor.__name__]))
+        attach_row(given, servings, BeamHost(req, PendingResults(), [processor.__name__]))
         req.sampling_params.custom_params = given
         steps.attach(lambda *_: None, None, req, None)
     return group

@@ -20,7 +20,7 @@ import torch
 
 from sglang_lp import builtins
 from sglang_lp._engine.history.attached import attach_row
-from sglang_lp.processor import prepare
+from sglang_lp.links import prepare
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.scheduler.sglang_host import StockHost
 from sglang_lp.testing import FakeRequest
@@ -242,7 +242,7 @@ class Batch:
             params = pickle.loads(pickle.dumps(case.params(row)))
             given = request.custom_params(params)
             served = ServedModel(vocab_size=VOCAB)
-            attach_row(given, *prepare(processor(), params, served), host_of(request))
+            attach_row(given, prepare(processor(), params, served), host_of(request))
             self.requests.append(request)
             self._coming.append(iter(own[len(output) :]))
             custom_params.append(given)

@@ -9,7 +9,9 @@ is asked and goes back to sleep. The process has one clock, because a stock serv
 one processor instance to another, and so from one batch to another.
 
 While all rows of a batch sleep, the batch sleeps: a step is one comparison and the persistent
-edits, until the first row wakes or any row of the process changes.
+edits, until the first row wakes or any row of the process changes. A row may also watch for the
+tokens that open or close a phase. Then a step compares the newest tokens of all rows at once with
+these, and nothing is done for one row alone.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from sglang_lp._engine.ending import contradicts, end_at, end_conflicts, end_not
 from sglang_lp._engine.history.attached import rows_of
 from sglang_lp._engine.history.clock import clock
 from sglang_lp._engine.raw_rows import raw_rows
-from sglang_lp._engine.step import Step, ask, end, schedule
+from sglang_lp._engine.step import Step, ask, end
 from sglang_lp.edits import NEVER
 from sglang_lp.errors import Unsupported
 from sglang_lp.request import History
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 #: Looked up once and not for each row: a member of an enumeration is a slow attribute.
 _NONE = History.NONE
+_NO: frozenset[int] = frozenset()
 
 
 class Batch:
@@ -68,6 +71,9 @@ class Batch:
         #: Reading of the clock before which none of its rows wakes, at a version of the clock.
         self._until = 0
         self._version = 0
+        #: Tokens that wake one of its rows before, and the tokens of those rows.
+        self._watch: frozenset[int] = frozenset()
+        self._watching: list[Sequence[int]] = []
 
     def step_asleep(
         self,
@@ -76,6 +82,7 @@ class Batch:
         width: int,
         *,
         has_grammar: bool = False,
+        newest: Callable[[], Sequence[int]] | None = None,
     ) -> bool:
         """Run a step in which all rows sleep: apply the persistent edits, and advance the clock.
 
@@ -85,11 +92,13 @@ class Batch:
                 and length: SGLang replaces no item of such a list.
             width: As for :meth:`step`.
             has_grammar: Whether a grammar masks any row.
+            newest: Returns the tokens that requests got and that are not in their ``output_ids``
+                yet; may wait for the device. Without it, rows that watch for tokens do not sleep.
 
         Returns:
             Whether the step was run. If not, call :meth:`step` with the same list.
         """
-        if self._is_asleep(custom_param_list, width):
+        if self._is_asleep(custom_param_list, width) and self._is_quiet(width, newest):
             persistent = self._persistent.plan
             if persistent is None:
                 clock.now += width
@@ -112,6 +121,17 @@ class Batch:
             and clock.version == self._version
         )
 
+    def _is_quiet(self, width: int, newest: Callable[[], Sequence[int]] | None) -> bool:
+        """Tell whether no row has got a token that it watches for since the last step."""
+        watch = self._watch
+        if not watch:
+            return True
+        if width > 1 or newest is None:
+            return False
+        # A row got one token: it is its newest, or not among its tokens yet.
+        last = [tokens[-1] for tokens in self._watching if tokens]
+        return watch.isdisjoint(last) and watch.isdisjoint(newest())
+
     def may_wake(self, custom_param_list: Sequence[Any], width: int) -> bool:
         """Tell whether the next step will read the drafted tokens of these requests.
 
@@ -119,11 +139,13 @@ class Batch:
             custom_param_list: As for :meth:`step_asleep`.
             width: As for :meth:`step`.
         """
-        if self._is_asleep(custom_param_list, width):
+        if self._is_asleep(custom_param_list, width) and not self._watch:
             return False
         reach = clock.now + width - 1
         return any(
-            row is not None and row.wake <= reach and row.needs is not _NONE
+            row is not None
+            and (row.wake <= reach or row.watch is not None)
+            and row.needs is not _NONE
             for row in rows_of(custom_param_list)
         )
 
@@ -161,14 +183,12 @@ class Batch:
         step = Step(logits, rows, custom_param_list, grammar_rows, width, clock.now)
         reach = clock.now + width - 1
         clock.now += width
-        asleep = True
         for index, row in enumerate(rows):
             if row is None:
                 continue
             wake = row.wake
-            if wake > reach and (wake >= NEVER or not repeated):
+            if wake > reach and row.watch is None and (wake >= NEVER or not repeated):
                 continue
-            asleep = False
             if repeated and row.needs is not _NONE:
                 _refuse_repeated(row)
             elif width > 1 and (row.needs is not _NONE or row.dense) and drafts is not None:
@@ -183,17 +203,26 @@ class Batch:
             _compute(step)
         if step.copied:
             _put_back(step, step.copied)
+        version = clock.version
         self._apply(step)
         persistent, looked_at, _ = self._persistent
         if (
-            asleep
-            and custom_param_list is self._params
+            custom_param_list is self._params
+            and clock.version == version  # else a row has ended
             and not looked_at
             and (persistent is None or (raw is None and not grammar_rows))
         ):
-            self._until = min((row.wake for row in rows if row is not None), default=NEVER)
-            self._version = clock.version
+            self._rest(rows)
         return None if raw is None else raw.compared_with(logits)
+
+    def _rest(self, rows: Sequence[Row | None]) -> None:
+        """Let the batch sleep as long as all its rows do."""
+        known = [row for row in rows if row is not None]
+        self._until = min((row.wake for row in known), default=NEVER)
+        self._version = clock.version
+        watches = {row.watch for row in known if row.watch is not None}
+        self._watch = frozenset().union(*watches) if len(watches) > 1 else next(iter(watches), _NO)
+        self._watching = [row.output_ids for row in known if row.watch is not None]
 
     def _will_edit(self, step: Step) -> bool:
         """Tell whether a step edits its logits, once its rows were asked."""
@@ -290,11 +319,7 @@ def _visit(step: Step, index: int, row: Row) -> None:
         if not row.accept_tokens():
             return
         if row.dense:
-            step.dense[index] = row.processor.wholes(row.request, step.custom_params[index])
-        elif row.needs is _NONE:
-            recording = row.ask(step.vocab_size)
-            recording.fold_standing()
-            row.rest_on(recording)
+            step.dense[index] = row.wholes(step.custom_params[index])
         else:
             _edit(step, index, row)
     except BaseException as error:  # noqa: BLE001 - a processor's fault ends its own request only
@@ -302,9 +327,8 @@ def _visit(step: Step, index: int, row: Row) -> None:
 
 
 def _edit(step: Step, index: int, row: Row) -> None:
-    """Ask a row for its edits, and for how long it sleeps and whether its request ends."""
+    """Ask a row for its edits, and whether its request ends."""
     recording = ask(step, index, row)
-    schedule(step, row, recording)
     if recording.end is not None:
         row.host.finish(recording.end)
 
@@ -325,12 +349,12 @@ def _edit_computed(step: Step, index: int) -> None:
     row = step.rows[index // step.width]
     if row is None:
         return
-    position, path = step.nodes.get(index, (row.request.position, None))
+    position, path = step.nodes.get(index, (row.position, None))
     if path is None:
         row.edit_log.add(position, forced=False)
     else:
         row.edit_log.add_drafted(position, path, forced=False)
-    if not row.processor.edits:
+    if not row.edits:
         return
     step.rewritten.append(index)
     try:

@@ -70,7 +70,7 @@ def _end_conflict(step: Step, index: int, why: str, *, masked: bool) -> None:
 
 def _at(step: Step, index: int, row: Row) -> int:
     """Return the index in the answer of the token that a row of the logits is for."""
-    position, _ = step.nodes.get(index, (row.request.position, None))
+    position, _ = step.nodes.get(index, (row.position, None))
     return max(0, position - row.host.resumed)
 
 

@@ -9,21 +9,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.apply.answers import Answers, PendingAnswer
-from sglang_lp._engine.apply.deciding import decide
 from sglang_lp._engine.apply.device import device_of
 from sglang_lp._engine.apply.reading import Logits
-from sglang_lp.edits import NEVER
 
 if TYPE_CHECKING:
     import torch
 
     from sglang_lp._engine.history.drafts import Drafts
     from sglang_lp._engine.history.row import Row
+    from sglang_lp._engine.turns.turn import Whole
+    from sglang_lp._engine.turns.turn_list import States
     from sglang_lp.edits.ids import Ids
     from sglang_lp.edits.recording import Recording
     from sglang_lp.errors import SglangLpError
-    from sglang_lp.processor import Whole
-    from sglang_lp.request import Request
 
 
 class Step:
@@ -39,17 +37,19 @@ class Step:
         pools: Pools of the step, as :func:`sglang_lp._engine.apply.pools.pool` takes them.
         copied: Indices of rows that a processor changed through ``request.logits``, and the
             changed copies.
-        dense: For each row that is computed whole, the processors that compute it.
+        dense: For each row that is computed whole, the turns that compute it.
         read: The logits, for processors that read them.
         rewritten: Rows whose logits a processor changed itself, so that its edits could leave no
             finite logit.
         nodes: For rows of drafted tokens, the number of tokens of their history, and the drafted
             ones among these.
-        views: The request as it was at each drafted row that is computed whole.
+        apart: Requests whose phases may open or close within their drafts.
+        states: What the processors knew at each drafted row that is computed whole.
     """
 
     __slots__ = (
         "answers",
+        "apart",
         "copied",
         "custom_params",
         "dense",
@@ -63,7 +63,7 @@ class Step:
         "read",
         "rewritten",
         "rows",
-        "views",
+        "states",
         "vocab_size",
         "width",
     )
@@ -93,34 +93,40 @@ class Step:
         self.copied: list[tuple[int, torch.Tensor]] = []
         self.rewritten: list[int] = []
         self.nodes: dict[int, tuple[int, list[int]]] = {}
-        self.views: dict[int, Request] = {}
+        self.apart: set[int] = set()
+        self.states: dict[int, States] = {}
 
     def read_anew(self) -> None:
         """Forget what was read of the logits, which have changed."""
         self.read = Logits(self.logits, at_once=not device_of(self.logits).ROW_BY_ROW)
 
 
-def ask(step: Step, index: int, row: Row, *, drafted: bool = False) -> Recording:
+def ask(
+    step: Step, index: int, row: Row, *, drafted: bool = False, apart: bool = False
+) -> Recording:
     """Ask for the edits of a row of the logits, and add them to the step.
 
-    Along a draft, edits that hold at later steps count as step edits too: each node is asked.
+    Args:
+        step: The step.
+        index: The row of the logits.
+        row: The request's row.
+        drafted: Whether it is a node of a draft, below the root.
+        apart: As for :meth:`Row.ask`.
     """
-    request = row.request
-    recording, copied = _ask(step, index, row)
+    reading = row.reading
+    reading.open(step.read, index)
+    try:
+        if drafted:
+            recording = row.ask_drafted(step.vocab_size, apart=apart)
+        else:
+            recording = row.ask(step.vocab_size, step.now, step.width, apart=apart)
+        copied = reading.copied
+    finally:
+        reading.close()
     row.is_scaled = recording.factor is not None
     if copied is not None:
         step.copied.append((index, copied))
         step.rewritten.append(index)
-    if drafted:
-        recording.fold_standing()
-    elif recording.holds:
-        # They have to hold for the whole draft, or each of its nodes is asked.
-        if request.position + step.width <= (recording.wake or 0):
-            row.set_held(recording)
-            return recording
-        recording.wake = None
-    if row.held is not None and not drafted:
-        row.set_held(None)
     is_empty = recording.is_empty
     if is_empty and copied is None:
         return recording
@@ -130,21 +136,6 @@ def ask(step: Step, index: int, row: Row, *, drafted: bool = False) -> Recording
     if not is_empty:
         step.edits[index] = recording
     return recording
-
-
-def _ask(step: Step, index: int, row: Row) -> tuple[Recording, torch.Tensor | None]:
-    """Ask a processor while it can read its row; return its edits, and its copy of the row."""
-    request = row.request
-    request.lent, request.index = step.read, index
-    try:
-        recording = row.ask(step.vocab_size)
-        if recording.conditional:
-            decide(recording, row.persistent, on_host=request.copied is not None)
-        return recording, request.copied
-    finally:
-        if request.read is not None:
-            request.read.is_over = True
-        request.lent = request.copied = request.read = None
 
 
 def _log(step: Step, index: int, row: Row, recording: Recording, *, drafted: bool) -> None:
@@ -158,7 +149,7 @@ def _log(step: Step, index: int, row: Row, recording: Recording, *, drafted: boo
         position, path = step.nodes[index]
         row.edit_log.add_drafted(position, path, forced=forced)
     else:
-        row.edit_log.add(row.request.position, forced=forced)
+        row.edit_log.add(row.position, forced=forced)
 
 
 def _add_pools(step: Step, index: int, row: Row, recording: Recording) -> None:
@@ -168,21 +159,8 @@ def _add_pools(step: Step, index: int, row: Row, recording: Recording) -> None:
             step.pools.append([])
         step.pools[turn].append((index, ids, into))
     recording.pooled = ()
-    if row.persistent is not None or recording.standing is not None or not recording.is_empty:
+    if row.persistent is not None or not recording.is_empty:
         step.rewritten.append(index)  # together with its other edits it may leave no token
-
-
-def schedule(step: Step, row: Row, recording: Recording) -> None:
-    """Keep new persistent edits, and let the row sleep as long as its processor promised."""
-    row.leaves_one = recording.leaves_one
-    if recording.standing is not None:
-        row.add_always(recording.standing)
-    if recording.wake is None:
-        row.wake = 0
-    elif recording.wake >= NEVER:
-        row.wake = NEVER
-    else:
-        row.wake = step.now + recording.wake - row.request.position
 
 
 def end(step: Step, index: int, row: Row, error: SglangLpError) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp.errors import RequestError, Unsupported
-from sglang_lp.processor import LogitProcessor, prepare
+from sglang_lp.links import Serving, prepare
 from sglang_lp.request import History
 from sglang_lp.served_model import ServedModel
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from sglang_lp._engine.history.row import Row
+    from sglang_lp.processor import LogitProcessor
 
 _NO_HISTORY = (
     'custom_params has no "__req__", so the history of the request cannot be seen; SGLang adds '
@@ -65,12 +66,13 @@ def _row_of(custom_params: Any, processor: LogitProcessor, vocab_size: int) -> R
         )
         try:
             limit = getattr(getattr(source, "sampling_params", None), "max_new_tokens", None)
-            serving, params = prepare(processor, custom_params, served, limit)
-            if source is None and serving.needs is not History.NONE:
-                raise Unsupported(f"{serving.name}: {_NO_HISTORY}")
+            servings = prepare(processor, custom_params, served, limit)
+            for one in servings if source is None else ():
+                if one.needs is not History.NONE:
+                    raise Unsupported(f"{one.name}: {_NO_HISTORY}")
         except RequestError as error:
-            row = attach_row(custom_params, processor, None)
+            row = attach_row(custom_params, [Serving(processor, None)])
             row.end(error)
         else:
-            row = attach_row(custom_params, serving, params)
+            row = attach_row(custom_params, servings)
     return row

@@ -11,10 +11,10 @@ from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.builtins.thinking.delimiters import forget_answers
 from sglang_lp.client.json_values import to_json_value
 from sglang_lp.errors import InvalidParameter, RequestError
-from sglang_lp.processor import LogitProcessor, fit_phased
+from sglang_lp.links import Link, fit, links_of
+from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
-    from sglang_lp.params import Parameters
     from sglang_lp.served_model import ServedModel
 
 __all__ = ["resolve_params"]
@@ -41,32 +41,25 @@ def resolve_params(
         )
     forget_answers()
     parsed = processor.parse_params(given, served.vocab_size)
-    fitted: Any = fit_phased(processor, parsed, served)
-    if not issubclass(processor, ChainLogitProcessor):
-        return _resolved(processor, given, fitted, served)
-    found = {"chain": given["chain"]}
-    for place, (link, own) in enumerate(fitted.links):
-        start = f"{place}."
-        of_link = {k.removeprefix(start): v for k, v in given.items() if k.startswith(start)}
-        resolved = _resolved(link, of_link, own, served)
-        found |= {start + name: value for name, value in resolved.items()}
+    fitted = [fit(link, served) for link in links_of(processor, parsed)]
+    found = {"chain": given["chain"]} if issubclass(processor, ChainLogitProcessor) else {}
+    for link in fitted:
+        own = {k.removeprefix(link.place): v for k, v in given.items() if k.startswith(link.place)}
+        resolved = _resolved(link, own, served)
+        found |= {link.place + name: value for name, value in resolved.items()}
     return found
 
 
-def _resolved(
-    processor: type[LogitProcessor],
-    given: Mapping[str, Any],
-    fitted: Parameters,
-    served: ServedModel,
-) -> dict[str, Any]:
+def _resolved(link: Link, given: Mapping[str, Any], served: ServedModel) -> dict[str, Any]:
     """Return the parameters of one processor."""
-    found = {}
+    processor, fitted, found = link.processor, link.params, {}
     for field in msgspec.structs.fields(processor.Params):
         value = getattr(fitted, field.name)
         if value != field.default:
             found[field.name] = to_json_value(processor.__name__, field.name, value)
     try:
-        again = fit_phased(processor, processor.parse_params(found, served.vocab_size), served)
+        parsed = processor.parse_params(found, served.vocab_size)
+        again = fit(Link(processor, parsed), served).params
     except InvalidParameter:
         again = None
     # A text that may be spelled by any tokens stays text.

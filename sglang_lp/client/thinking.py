@@ -84,7 +84,7 @@ def _find_budget(attachment: Any) -> Any:
             return processor.parse_params(attachment.custom_params)
         if issubclass(processor, builtins.ChainLogitProcessor):
             chain: Any = processor.parse_params(attachment.custom_params)
-            for link, own in chain.links:
+            for link, own in chain.linked:
                 if issubclass(
                     link, builtins.ThinkingBudgetLogitProcessor
                 ):  # a chain has one at most

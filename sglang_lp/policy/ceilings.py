@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from sglang_lp.adapters import AdaptedProcessor
-from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.errors import InvalidParameter, PolicyError, did_you_mean, shown
 from sglang_lp.params import Parameters, fields_without_limit, replaced
 from sglang_lp.policy.decisions import Above, Ceiling
-from sglang_lp.policy.links import Link, parts, same_params
 from sglang_lp.processor import LogitProcessor
+
+if TYPE_CHECKING:
+    from sglang_lp.links import Link
 
 
 def refusal(processor: type[Any], name: str, most: float, got: object) -> InvalidParameter:
@@ -51,7 +52,7 @@ def lower(link: Link, ceilings: Mapping[str, Ceiling]) -> Link:
 
 
 def lower_arguments(link: Link, ceilings: Mapping[str, Ceiling]) -> Link:
-    """Lower the numbers of a class without a schema, or of such links of a chain.
+    """Lower the numbers of a class without a schema.
 
     Called before parameters are fitted, which makes an object of such a class to try them. It may
     treat ``null`` as no limit, so it gets the ceiling in its place, and in place of a default of
@@ -60,12 +61,6 @@ def lower_arguments(link: Link, ceilings: Mapping[str, Ceiling]) -> Link:
     Raises:
         InvalidParameter: As for :func:`lower`; or a parameter with a ceiling is not a number.
     """
-    if issubclass(link.processor, ChainLogitProcessor):
-        before = parts(link)
-        links = [lower_arguments(one, ceilings) for one in before]
-        if same_params(before, links):
-            return link
-        return link._replace(params=msgspec.structs.replace(link.params, links=(*links,)))
     if not issubclass(link.processor, AdaptedProcessor):
         return link
     values = dict(link.params.values)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp import wire
+from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.errors import PolicyError, shown
 from sglang_lp.faults import as_fault
 from sglang_lp.importing import import_named
@@ -100,9 +101,8 @@ def check(found: object, where: str) -> type:
     if inspect.isabstract(cls):
         missing = ", ".join(sorted(cls.__abstractmethods__))
         raise PolicyError(f"{where}: expected a concrete class; it does not override {missing}")
-    if issubclass(cls, LogitProcessor) and all(
-        getattr(cls, name) is getattr(LogitProcessor, name) for name in _WORK
-    ):
+    works = issubclass(cls, LogitProcessor) and not issubclass(cls, ChainLogitProcessor)
+    if works and all(getattr(cls, name) is getattr(LogitProcessor, name) for name in _WORK):
         raise PolicyError(
             f"{where}: expected a class that does something; it overrides neither edit() nor "
             "__call__()"

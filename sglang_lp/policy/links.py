@@ -1,13 +1,11 @@
-"""The processors of one request while the rules are applied: classes with parsed parameters."""
+"""The processors of one request while the rules are applied: links, parsed and fitted."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.faults import blaming
-from sglang_lp.processor import fit
+from sglang_lp.links import Link, fit, links_of
 from sglang_lp.served_model import ServedModel
 
 if TYPE_CHECKING:
@@ -17,20 +15,18 @@ if TYPE_CHECKING:
 UNKNOWN = ServedModel()
 
 
-class Link(NamedTuple):
-    """A processor and its parameters.
+def parse_links(processor: type[LogitProcessor], given: Any, served: ServedModel) -> list[Link]:
+    """Check parameters against the schema of their class; return its links, or itself.
 
-    Attributes:
-        processor: The class.
-        params: The result of its ``parse_params``.
+    Raises:
+        RequestError: They do not fit it.
     """
-
-    processor: type[LogitProcessor]
-    params: Any
+    with blaming(processor.__name__):
+        return [*links_of(processor, processor.parse_params(given, served.vocab_size))]
 
 
 def parse_link(processor: type[LogitProcessor], given: Any, served: ServedModel) -> Link:
-    """Check parameters against the schema of their class.
+    """Check parameters against the schema of a class that is no chain.
 
     Raises:
         RequestError: They do not fit it.
@@ -45,21 +41,4 @@ def fit_link(link: Link, served: ServedModel) -> Link:
     Raises:
         RequestError: They do not fit the model.
     """
-    if served is UNKNOWN:
-        return link
-    with blaming(link.processor.__name__):
-        return link._replace(params=fit(link.processor, link.params, served))
-
-
-def parts(link: Link) -> list[Link]:
-    """Return the links of a chain, or the link itself."""
-    if issubclass(link.processor, ChainLogitProcessor):
-        return [Link(*one) for one in link.params.links]
-    return [link]
-
-
-def same_params(one: Sequence[Link], other: Sequence[Link]) -> bool:
-    """Tell whether two lists of links have the very same parameters."""
-    return len(one) == len(other) and all(
-        a.params is b.params for a, b in zip(one, other, strict=True)
-    )
+    return link if served is UNKNOWN else fit(link, served)

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
 from sglang_lp import builtins
 from sglang_lp.adapters import as_processor
 from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
@@ -18,7 +16,6 @@ from sglang_lp.errors import (
     PolicyError,
     RefusalReason,
     RequestError,
-    Unsupported,
     did_you_mean,
     shown,
 )
@@ -32,7 +29,7 @@ from sglang_lp.policy.chosen import (
     open_fields_of,
 )
 from sglang_lp.policy.fields import ENGINE_FIELDS
-from sglang_lp.policy.links import UNKNOWN, Link, fit_link, parse_link, parts, same_params
+from sglang_lp.policy.links import UNKNOWN, fit_link, parse_link, parse_links
 from sglang_lp.policy.thinking import (
     BUDGET,
     ProposedBudgets,
@@ -44,6 +41,7 @@ from sglang_lp.policy.thinking import (
 )
 
 if TYPE_CHECKING:
+    from sglang_lp.links import Link
     from sglang_lp.policy.decisions import Decisions
     from sglang_lp.processor import LogitProcessor
     from sglang_lp.served_model import ReasoningFormat, ServedModel
@@ -73,18 +71,17 @@ class Asked(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """The processor that runs for a request.
+    """The processors that run for a request.
 
     Attributes:
-        processor: The class.
-        params: Parsed parameters that fit the served model; of a class without a schema the
-            ``custom_params`` that it reads.
+        links: The processors in their order: those of the request, its profile or the default;
+            those that its fields ask for; the thinking budget, if it was added; ``[[always]]``.
+            Their parameters fit the served model.
         names: Names of the processors that the client may know of.
-        resumed: Number of resumed tokens that the processor treats as generated.
+        resumed: Number of resumed tokens that any of them treats as generated.
     """
 
-    processor: type[LogitProcessor]
-    params: Any
+    links: tuple[Link, ...]
     names: tuple[str, ...]
     resumed: int = 0
 
@@ -193,7 +190,8 @@ class Rules:
             links = self._always.setdefault(one.reasoning, [])
             for index, choice in enumerate(self._always_chosen):
                 with _naming(f"always[{index}]"):
-                    links.append(fit_link(parse_link(*choice, one), one))
+                    link = fit_link(parse_link(*choice, one), one)
+                    links.append(link._replace(is_named=False))
         with _naming("thinking budgets"):
             self._thinking.fit(served)
         if self._default is not None:
@@ -204,7 +202,7 @@ class Rules:
                 self.decide(Asked(name), served)
 
     def decide(self, asked: Asked, served: ServedModel) -> Decided | None:
-        """Return the processor that runs for a request; ``None`` for no processor.
+        """Return the processors that run for a request; ``None`` for no processor.
 
         Args:
             asked: Fields of the request.
@@ -216,46 +214,42 @@ class Rules:
         decided: Decided | None
         runs, asks_more = asked.runs, asked.field is not None or asked.fields
         if self.is_empty and isinstance(runs, type) and not asks_more:
-            own = fit_link(parse_link(runs, asked.custom_params, served), served)
-            decided = Decided(*own, tuple(link.processor.__name__ for link in parts(own)))
+            own = parse_links(runs, asked.custom_params, served)
+            links = tuple(fit_link(link, served) for link in own)
+            decided = Decided(links, tuple(link.processor.__name__ for link in links))
         else:
             decided = self._decide(asked, served)
         if decided is None:
             return None
-        form, link = served.reasoning, Link(decided.processor, decided.params)
+        form = served.reasoning
         inside = form is not None and asked.reasoning and form.can_begin_inside
         if inside:
-            link = begin_inside(link)
-        if not asked.resumed:
-            return decided._replace(params=link.params)
-        params, resumed = self._resume(link, asked.resumed, inside=inside)
-        return decided._replace(params=params, resumed=resumed)
+            decided = decided._replace(links=tuple(map(begin_inside, decided.links)))
+        return self._resume(decided, asked.resumed, inside=inside) if asked.resumed else decided
 
-    def _resume(self, link: Link, resumed: int, *, inside: bool) -> tuple[Any, int]:
+    def _resume(self, decided: Decided, resumed: int, *, inside: bool) -> Decided:
         """Let the processors of a request resume an answer, and not the operator's.
 
         A processor of ``[[always]]`` begins with the request. Processors that depend on thinking
         do so as well where SGLang's parser reads the answer without the resumed tokens.
 
         Args:
-            link: All processors that run.
+            decided: All processors that run.
             resumed: Number of tokens to resume.
             inside: Whether SGLang's parser reads an answer without a start as reasoning.
-
-        Returns:
-            The parameters, and the number of resumed tokens for the processor as a whole.
         """
-        every = parts(link)
+        every = decided.links
         always = len(every) if self._decisions.may_resume else len(every) - len(self._always_chosen)
         begins = [
             place >= always or (inside and follows_thinking(one)) for place, one in enumerate(every)
         ]
         if all(begins):
-            return link.params, 0
-        if not any(begins):
-            return link.params, resumed
-        skipped = tuple(resumed if begin else 0 for begin in begins)
-        return msgspec.structs.replace(link.params, skipped=skipped), resumed
+            return decided
+        links = (
+            link._replace(skipped=resumed if begin else 0)
+            for link, begin in zip(every, begins, strict=True)
+        )
+        return decided._replace(links=tuple(links), resumed=resumed)
 
     def _decide(self, asked: Asked, served: ServedModel) -> Decided | None:
         """Apply the decisions: ceilings, then the thinking budget, then ``[[always]]``."""
@@ -267,7 +261,7 @@ class Rules:
         # Fitted first, because fitting turns texts into the tokens that ceilings count.
         fitted = [fit_link(link, served) for link in own.links]
         links = []
-        for given, link in zip(_all_parts(own.links), _all_parts(fitted), strict=True):
+        for given, link in zip(own.links, fitted, strict=True):
             counting = self._thinking.hold_counting(link, given, served)
             links.append(lower(counting, self._thinking.ceilings_on(link)))
         if self._thinking.adds_asked_budget(links, own.budgets):
@@ -277,15 +271,7 @@ class Rules:
         every = [*links, *always]
         if not every:
             return None
-        if len(links) == len(every) == 1:
-            whole = every[0]
-        elif len(fitted) == 1 and same_params(parts(fitted[0]), every):
-            whole = fitted[0]  # a chain that nothing changed
-        else:
-            params = ChainLogitProcessor.join(every, unnamed=len(always))
-            whole = Link(ChainLogitProcessor, params)
-        names = tuple(link.processor.__name__ for link in links)
-        return Decided(whole.processor, whole.params, names)
+        return Decided((*every,), tuple(link.processor.__name__ for link in links))
 
     def _requested(self, asked: Asked, served: ServedModel) -> _Requested:
         """Return the processors that a request names, or the default."""
@@ -295,14 +281,13 @@ class Rules:
         given = asked.custom_params
         if asked.runs is not None:
             processor = asked.runs
-            _check_plain(processor)
-            link = parse_link(processor, given, served)
-            budget = next((one.params for one in parts(link) if thinks(one)), None)
+            links = parse_links(processor, given, served)
+            budget = next((link.params for link in links if thinks(link)), None)
             if budget is None:
-                return _Requested([link], ProposedBudgets(field=asked.field, effort=effort))
+                return _Requested(links, ProposedBudgets(field=asked.field, effort=effort))
             default = self._thinking.default_budget
             budgets = ProposedBudgets(budget.thinking_budget, asked.field, effort, default)
-            return _Requested([link], budgets)
+            return _Requested(links, budgets)
         own = read_bare_budget(_public(given))
         fields = open_fields_of(self._default.processor) if self._default is not None else ()
         self._check_taken(_public(given), fields)
@@ -310,8 +295,8 @@ class Rules:
             return _Requested([], ProposedBudgets(own, asked.field, effort))
         processor, params = self._default
         set_too = {k: v for k, v in _public(given).items() if k in fields and v is not None}
-        link = parse_link(processor, {**params, **set_too}, served)
-        return _Requested([link], ProposedBudgets(own, asked.field, effort, params.get(BUDGET)))
+        links = parse_links(processor, {**params, **set_too}, served)
+        return _Requested(links, ProposedBudgets(own, asked.field, effort, params.get(BUDGET)))
 
     def _of_fields(
         self, fields: Iterable[tuple[str, Any]], links: Sequence[Link], served: ServedModel
@@ -327,7 +312,7 @@ class Rules:
             RequestError: A processor is not allowed, its value does not fit, or there are more
                 processors than a chain may have.
         """
-        kinds = [link.processor for link in _all_parts(links)]
+        kinds = [link.processor for link in links]
         for name, value in fields:
             field = ENGINE_FIELDS[name]
             processor = self._find_named(name, field.processor)
@@ -406,7 +391,7 @@ class Rules:
         for processor, params in profile.choices:
             fields = fields_of(processor)
             own = {key: value for key, value in given.items() if key in fields}
-            links.append(parse_link(processor, {**params, **own}, served))
+            links += parse_links(processor, {**params, **own}, served)
             if thinks(links[-1]):
                 base = params.get(BUDGET)
         if BUDGET not in profile.may_set:
@@ -415,26 +400,6 @@ class Rules:
         if given.get(BUDGET) is not None:
             budget = next((link.params.thinking_budget for link in links if thinks(link)), None)
         return _Requested(links, ProposedBudgets(budget, asked.field, effort, base))
-
-
-def _all_parts(links: Iterable[Link]) -> list[Link]:
-    return [part for link in links for part in parts(link)]
-
-
-def _check_plain(processor: type[LogitProcessor]) -> None:
-    """Refuse a subclass of the chain that overrides how its links run.
-
-    Raises:
-        Unsupported: It is such a class.
-    """
-    own = ("start", "advance", "fork", "edit", "serving")
-    if issubclass(processor, ChainLogitProcessor) and any(
-        getattr(processor, name) is not getattr(ChainLogitProcessor, name) for name in own
-    ):
-        raise Unsupported(
-            "custom_logit_processor: expected a processor that this server's operator can decide "
-            f"on, got {processor.__name__}, a chain of its own kind; send ChainLogitProcessor"
-        )
 
 
 def _public(given: Any) -> Mapping[str, Any]:

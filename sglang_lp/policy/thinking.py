@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
-from sglang_lp.builtins.phase import PhasedParams
+from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.builtins.thinking.params import BudgetParams, finder_of
 from sglang_lp.errors import InvalidParameter, PolicyError
+from sglang_lp.links import serve_again
 from sglang_lp.params import replaced
 from sglang_lp.policy.ceilings import refusal
 from sglang_lp.policy.decisions import Above, Ceiling, Decisions
-from sglang_lp.policy.links import UNKNOWN, Link, fit_link, parse_link
+from sglang_lp.policy.links import UNKNOWN, fit_link, parse_link
 from sglang_lp.served_model import ReasoningFormat, ServedModel
 
 if TYPE_CHECKING:
+    from sglang_lp.links import Link, Serving
     from sglang_lp.processor import LogitProcessor
 
 #: The parameter for one thinking block.
@@ -287,58 +288,49 @@ def _replace(link: Link, changes: Mapping[str, Any]) -> Link:
     return link._replace(params=replaced(link.params, link.processor.__name__, **changes))
 
 
-def with_answer_room(params: Any, tokens: int) -> Any:
-    """Return parameters whose thinking budgets leave room for an answer; the same without one.
+def with_answer_room(serving: Serving, tokens: int, limit: int) -> Serving:
+    """Return a thinking budget that leaves room for an answer; any other processor as it is.
 
     Args:
-        params: Parameters of a processor, or of a chain.
+        serving: Serves a request that has not begun.
         tokens: Tokens of the shortest answer, its end included.
+        limit: Number of tokens after which the answer ends, resumed ones included.
 
     Raises:
         InvalidParameter: The answer may be empty, and ``min_answer_tokens`` excludes that.
     """
-    if isinstance(params, BudgetParams):
-        if params.min_answer_tokens and tokens == 1:
-            raise InvalidParameter(
-                "a thinking budget",
-                "min_answer_tokens",
-                "expected none with a grammar whose text may be empty; leave it out",
-            )
-        room = max(params.answer_room, tokens)
-        return msgspec.structs.replace(params, answer_room=room)
-    links = getattr(params, "links", ())
-    if not any(isinstance(own, BudgetParams) for _, own in links):
-        return params
-    changed = tuple((link, with_answer_room(own, tokens)) for link, own in links)
-    return msgspec.structs.replace(params, links=changed)
+    params = serving.params
+    if not isinstance(params, BudgetParams):
+        return serving
+    if params.min_answer_tokens and tokens == 1:
+        raise InvalidParameter(
+            "a thinking budget",
+            "min_answer_tokens",
+            "expected none with a grammar whose text may be empty; leave it out",
+        )
+    room = max(params.answer_room, tokens)
+    return serve_again(serving, msgspec.structs.replace(params, answer_room=room), limit)
 
 
-def closing_tokens(params: Any) -> int:
-    """Return the most tokens with which a thinking budget closes a block; 0 without one.
+def closing_tokens(serving: Serving) -> int:
+    """Return the number of tokens with which a thinking budget closes a block.
 
     Args:
-        params: As for :func:`with_answer_room`.
+        serving: The processor; any other than a budget closes none.
     """
-    if isinstance(params, BudgetParams):
-        return len(finder_of(params).closing)
-    return max((closing_tokens(own) for _, own in getattr(params, "links", ())), default=0)
+    params = serving.params
+    return len(finder_of(params).closing) if isinstance(params, BudgetParams) else 0
 
 
 def follows_thinking(link: Link) -> bool:
     """Tell whether a link depends on which tokens are thinking."""
-    params = link.params
-    return thinks(link) or (isinstance(params, PhasedParams) and params.where != "everywhere")
+    return thinks(link) or link.phase is not None
 
 
 def begin_inside(link: Link) -> Link:
     """Have the thinking begin with the first token, as the served reasoning parser has it."""
-    params = link.params
     if thinks(link):
         processor: Any = link.processor
-        return link._replace(params=processor.begin_inside(params))
-    if isinstance(params, PhasedParams):
-        return link._replace(params=params.begin_inside())
-    if not issubclass(link.processor, ChainLogitProcessor):
-        return link
-    links = tuple(begin_inside(Link(*one)) for one in params.links)
-    return link._replace(params=msgspec.structs.replace(params, links=links))
+        return link._replace(params=processor.begin_inside(link.params))
+    phase: Any = link.phase
+    return link if phase is None else link._replace(phase=phase.begin_inside())

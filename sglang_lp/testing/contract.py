@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.history.attached import attach_row, rows_of
+from sglang_lp.builtins.chain import ChainLogitProcessor
 from sglang_lp.errors import InvalidParameter
-from sglang_lp.processor import LogitProcessor, Recording, prepare
+from sglang_lp.links import Flags, prepare
+from sglang_lp.processor import LogitProcessor, Recording
 from sglang_lp.request import History
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.scheduler.sglang_host import StockHost
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     from sglang_lp.edits import Edits
+    from sglang_lp.request import Request
 
 __all__ = ["ProcessorContract"]
 
@@ -30,6 +33,16 @@ __all__ = ["ProcessorContract"]
 _NOTHING_SHARED = (
     "keep nothing on self, on the class or in a module: state belongs to request.state"
 )
+
+
+class _NoEdits(LogitProcessor):
+    """Edits nothing, as another link of a chain."""
+
+    needs = History.NONE
+    early = exclusion_only = True
+
+    def edit(self, request: Request, edits: Edits) -> None:
+        """Edit nothing."""
 
 
 class ProcessorContract:
@@ -198,8 +211,8 @@ class ProcessorContract:
         """With ``exclusion_only`` one token is left, or logits keep their bits or are ``-inf``."""
         for case in self._cases():
             model = ServedModel.of(self.tokenizer, self.vocab_size, case.eos_token_ids)
-            serving, _ = prepare(self.processor(), case.params, model)
-            if not serving.exclusion_only:
+            servings = prepare(self.processor(), case.params, model)
+            if not all(one.processor.exclusion_only for one in servings):
                 continue
             before = random_logits(1, self.vocab_size)
             after = self._edited([case], before)
@@ -302,7 +315,7 @@ class ProcessorContract:
             custom_params = request.custom_params(case.params)
             model = ServedModel.of(self.tokenizer, self.vocab_size, case.eos_token_ids)
             served = prepare(self.processor(), case.params, model)
-            attach_row(custom_params, *served, StockHost(request, may_lag=False))
+            attach_row(custom_params, served, StockHost(request, may_lag=False))
             length = len(case.prompt_ids)
             for position, token_id in enumerate(case.output_ids):
                 for chunk_end in (length // 2, length, length + position - 1):
@@ -333,10 +346,10 @@ class ProcessorContract:
                 again = case._replace(prompt_ids=[*case.prompt_ids, *so_far], output_ids=rest)
                 custom_params = again.custom_params()
                 model = ServedModel.of(self.tokenizer, self.vocab_size, case.eos_token_ids)
-                serving, params = prepare(self.processor(), case.params, model)
+                servings = prepare(self.processor(), case.params, model)
                 host = StockHost(custom_params["__req__"], may_lag=False)
                 host.resumed = cut
-                attach_row(custom_params, serving, params, host)
+                attach_row(custom_params, servings, host)
                 after = self.processor()(before.clone(), [custom_params])
                 check_rows(
                     f"cut after {cut} tokens and resumed, the answer has other edits",
@@ -393,9 +406,33 @@ class ProcessorContract:
                 _NOTHING_SHARED,
             )
 
+    def test_in_a_chain_it_is_what_it_is_alone(self) -> None:
+        """As a link of a chain it makes the same edits and has the same flags."""
+        if issubclass(self.processor, ChainLogitProcessor):
+            return
+        chain = ChainLogitProcessor.limited_to({"it": self.processor, "none": _NoEdits}.__getitem__)
+        cases, linked = self._cases(), []
+        for case in cases:
+            params = {f"0.{name}": value for name, value in case.params.items()}
+            linked.append(case._replace(params={"chain": ["it", "none"], **params}))
+            model = ServedModel.of(self.tokenizer, self.vocab_size, case.eos_token_ids)
+            (alone,) = prepare(self.processor(), case.params, model)
+            link, _ = prepare(chain(), linked[-1].params, model)
+            for name, flag, expected in zip(Flags._fields, link.flags, alone.flags, strict=True):
+                check(flag == expected, f"in a chain its {name} is {flag}, alone {expected}")
+        before = random_logits(len(cases), self.vocab_size)
+        check_rows(
+            "in a chain it makes other edits",
+            linked,
+            before,
+            chain()(before.clone(), [case.custom_params() for case in linked]),
+            self._edited(cases, before),
+            "read parameters from request.params, and declare edits on the argument of edit()",
+        )
+
     def test_another_processor_can_run_it(self) -> None:
         """Its recorded edits can be added to the edits of another processor, as in a chain."""
-        if self.processor.dense:
+        if self.processor.edit is LogitProcessor.edit:
             return
 
         class Runs(self.processor):  # type: ignore[misc, name-defined]

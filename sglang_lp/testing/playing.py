@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.history.attached import attach_row, rows_of
-from sglang_lp.processor import LogitProcessor, prepare
+from sglang_lp.links import prepare
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.scheduler.sglang_host import StockHost
 from sglang_lp.testing.requests import FakeRequest
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from sglang_lp._engine.history.row import Row
+    from sglang_lp.processor import LogitProcessor
 
 __all__ = ["Batch", "BatchModel", "Model", "Played", "Transcript", "decode", "run", "step"]
 
@@ -80,18 +81,6 @@ def run(  # noqa: PLR0913 - a decode has this many parts
     """
     import torch
 
-    fed: list[int] = []
-
-    class Recorded(processor):  # type: ignore[misc, valid-type]
-        def start(self, request: Any) -> Any:
-            fed.clear()
-            return super().start(request)
-
-        def advance(self, request: Any, token_ids: Sequence[int]) -> None:
-            fed.extend(token_ids)
-            super().advance(request, token_ids)
-
-    Recorded.__name__ = processor.__name__
     if not callable(model):
         model = _scripted(model, len(prompt_ids), vocab_size)
     request = FakeRequest(prompt_ids, tokenizer=tokenizer, eos_token_ids=eos_token_ids)
@@ -100,9 +89,10 @@ def run(  # noqa: PLR0913 - a decode has this many parts
     played = Transcript([], [], [])
     for _ in range(steps):
         logits = torch.tensor([model([*prompt_ids, *played.token_ids])], dtype=torch.float32)
-        row = Recorded()(logits, [custom_params])[0]
+        row = processor()(logits, [custom_params])[0]
         token_id = int((row == row.max()).nonzero()[0])
-        played.seen.append(fed.copy())
+        (attached,) = rows_of([custom_params])
+        played.seen.append([] if attached is None else [*attached.tokens])
         played.logits.append(row)
         played.token_ids.append(token_id)
         request.append(token_id)
@@ -149,12 +139,11 @@ class Played:
         self.source.sampling_params = sampling  # type: ignore[attr-defined]
         self.custom_params = self.source.custom_params(params)
         if processor is not None:
-            serving, parsed = prepare(
-                processor(), self.custom_params, ServedModel(tokenizer, vocab_size)
-            )
+            served = ServedModel(tokenizer, vocab_size)
+            servings = prepare(processor(), self.custom_params, served)
             host = StockHost(self.source, may_lag=False)
             host.tokenizer = tokenizer
-            attach_row(self.custom_params, serving, parsed, host)
+            attach_row(self.custom_params, servings, host)
 
     @property
     def tokens(self) -> list[int]:

@@ -10,20 +10,20 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from sglang_lp._engine.apply.reading import ServedRequest
+from sglang_lp._engine.apply.reading import Reading
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.history.host import Host
 from sglang_lp._engine.history.row import Row
-from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.edits import NEVER
 from sglang_lp.edits.recording import Recording
+from sglang_lp.links import prepare
 from sglang_lp.params import take_beside
-from sglang_lp.processor import prepare
 from sglang_lp.request import History
 
 if TYPE_CHECKING:
     import torch
 
+    from sglang_lp._engine.turns.turn import Turn
     from sglang_lp.edits import Edits, End
     from sglang_lp.edits.ids import Ids
     from sglang_lp.errors import SglangLpError
@@ -137,41 +137,50 @@ def replay(  # noqa: PLR0913 - a request and its answer have this many parts
 
     custom_params, beside = take_beside(custom_params, len(prompt_ids))
     whole = None if limit is None else limit + beside.resumed
-    serving, params = prepare(processor, custom_params, served, whole)
+    servings = prepare(processor, custom_params, served, whole)
     notes, host = _Notes(), _PastHost(prompt_ids, served.tokenizer)
-    runs: Any = serving
-    if isinstance(serving, ChainLogitProcessor):
-        processors = [*serving.links]
-        watched = [_Watched(link, place, notes) for place, (link, _) in enumerate(processors)]
-        links: Any = [(one, own) for one, (_, own) in zip(watched, processors, strict=True)]
-        serving.links = links
-    else:
-        processors, watched = [(serving, params)], []
-        if not serving.dense:
-            runs = _Watched(serving, 0, notes)
-            watched = [runs]
+    watched: Any = [_Watched(one.processor, by, notes) for by, one in enumerate(servings)]
+    runs = [
+        one._replace(processor=seen, known=None)
+        for one, seen in zip(servings, watched, strict=True)
+    ]
     host.resumed = beside.resumed
-    row = Row(runs, params, host)
-    row.request = request = _PastRequest(params, may_lag=False, tokenizer=served.tokenizer)
+    reading = _PastReading()
+    row = Row(runs, host, reading)
     batch, logits = Batch(), torch.zeros(1, vocab_size)
     given, steps = {**custom_params, "__req__": host.request}, list[Step]()
     for position, token_id in enumerate(output_ids):
         if host.over:
             steps.append(Step((), 0, host.over))
             continue
-        request.came, request.looked, request.rewrote = token_id, 0, runs.dense
+        reading.came, reading.looked, reading.rewrote = token_id, 0, row.dense
         batch.step(logits, [row], [given])
-        found = [edit for one in watched for edit in one.at(position + beside.resumed)]
-        if request.rewrote:
+        found = [
+            edit
+            for turn, one in zip(row.turns, watched, strict=True)
+            for edit in _edits_at(row, turn, one, position + beside.resumed)
+        ]
+        if reading.rewrote:
             by = next((by for by, one in enumerate(watched) if one.dense), 0)
             found += notes.changed(logits, by)
         if found:
             logits.zero_()
         against = notes.against(found, token_id)
-        problem = f"{processors[against[0]][0].name}: {against[1]}" if against else ""
-        steps.append(Step((*found,), request.looked, host.problem or problem))
+        problem = f"{servings[against[0]].name}: {against[1]}" if against else ""
+        steps.append(Step((*found,), reading.looked, host.problem or problem))
         host.output_ids.append(token_id)
+    processors = [(one.processor, one.params) for one in servings]
     return Replay(processors, notes.edits, steps)
+
+
+def _edits_at(row: Row, turn: Turn, watched: _Watched, position: int) -> list[int]:
+    """Return the edits of a turn that hold at a position of the row."""
+    request = turn.request
+    if request.phase is None:
+        return watched.at(position - request.skipped)
+    # A row that was not asked sleeps, and a turn that keeps edits in its phase does not.
+    is_over = row.position != position or turn.was_closed
+    return [] if is_over else watched.at(request.position)
 
 
 class _PastHost(Host):
@@ -204,52 +213,52 @@ class _PastHost(Host):
         self.over = "the processor had ended the answer before"
 
 
-class _PastRequest(ServedRequest):
-    """A replayed request, whose logits are unknown.
+class _PastReading(Reading):
+    """The logits of a replayed step, which are unknown.
 
     Attributes:
         came: The sampled token.
         looked: Number of likeliest tokens that were read.
-        rewrote: Whether the processor may have changed the logits itself.
+        rewrote: Whether a processor may have changed the logits itself.
     """
 
     __slots__ = ("came", "looked", "rewrote")
 
-    def __init__(self, params: Parameters | None, *, may_lag: bool, tokenizer: Any) -> None:
-        super().__init__(params, may_lag=may_lag, tokenizer=tokenizer)
+    def __init__(self) -> None:
+        super().__init__()
         self.came, self.looked, self.rewrote = -1, 0, False
 
     @property
     def logits(self) -> torch.Tensor:
+        """A row of zeros."""
         self.rewrote = True
         return super().logits
 
     def top(self, count: int) -> list[int]:
+        """Return the sampled token."""
         self.looked = max(self.looked, count)
         return [self.came]
 
     def is_among_top(self, token_ids: Iterable[int], count: int) -> bool:
+        """Tell whether the sampled token is one of these."""
         return not {*token_ids}.isdisjoint(self.top(count))
 
 
 class _Watched:
-    """Runs a processor, or a link of a chain, and records its edits."""
+    """Runs a processor and records its edits."""
 
     tolerates_lag = True
 
     def __init__(self, processor: LogitProcessor, by: int, notes: _Notes) -> None:
-        self.needs = processor.needs
-        self.name = processor.name
-        self.kind = processor.kind
-        self.dense, self.edits, self.compute = processor.dense, processor.edits, processor.compute
-        self.reads_request, self.plain = processor.reads_request, processor.plain
-        self.start, self.advance, self.fork = processor.start, processor.advance, processor.fork
         self._processor = processor
         self._by, self._notes = by, notes
         #: Edits to the end of the request; edits in a range of positions, and the range.
         self._always: list[int] = []
         self._now: list[int] = []
         self._between = range(0)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._processor, name)
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Record the processor's edits, and declare them."""

@@ -33,6 +33,6 @@ def _at_random(batch: Any, count: int) -> dict[int, tuple[int, list[int]]]:
     for index, row in enumerate(rows_of(batch.sampling_info.custom_params)):
         if row is None or row.wake or batch.reqs[index].grammar is not None or _RNG.randrange(2):
             continue
-        begin = len(row.request.prompt_ids) + row.request.position + _RNG.randint(-2, 2)
+        begin = len(row.prompt_ids) + row.position + _RNG.randint(-2, 2)
         guesses[index] = begin, [_RNG.randrange(2, _VOCAB) for _ in range(_RNG.randint(1, count))]
     return guesses

@@ -21,8 +21,8 @@ from typing import Annotated, Any, NoReturn
 import orjson
 from msgspec import Meta
 
-from sglang_lp._engine.apply.reading import ServedRequest
 from sglang_lp._engine.history.row import Row
+from sglang_lp._engine.turns.view import View
 from sglang_lp.params import NonNegativeInt, Parameters, TokenIds
 from sglang_lp.processor import LogitProcessor
 from support.settings import RECORD
@@ -109,7 +109,7 @@ class Census(LogitProcessor):
             "census",
             tag=request.params.tag,
             rows=sorted(row.source.rid for row in rows),
-            requests=sum(type(thing) is ServedRequest for thing in things),
+            requests=sum(type(thing) is View for thing in things),
             rss=pages * os.sysconf("SC_PAGE_SIZE"),
         )
 

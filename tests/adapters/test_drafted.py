@@ -10,7 +10,7 @@ from transformers import LogitsProcessor
 from sglang_lp.adapters import EngineSettings, adapt, load
 from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.errors import ProcessorFault, Unsupported
-from sglang_lp.processor import prepare
+from sglang_lp.links import prepare
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.algorithms import Speculation
 from support.fakes.served_batch import ServedBatch
@@ -199,7 +199,7 @@ class Closure:
 )
 def test_drafting_servers_refuse_what_cannot_be_copied(found, interface, params, is_served):
     cls = adapt(found, interface)
-    made, _ = prepare(cls(), params, ServedModel(vocab_size=VOCAB))
+    ((made, _, *_),) = prepare(cls(), params, ServedModel(vocab_size=VOCAB))
     server = Speculation("DFLASH")
     if is_served:
         server.check("m:F", made, sampled=True)

@@ -9,8 +9,8 @@ from sglang_lp._engine.history.arrivals import Arrivals
 from sglang_lp._engine.history.attached import attach_row
 from sglang_lp.adapters import EngineSettings, adapt, trial
 from sglang_lp.errors import RequestError
+from sglang_lp.links import prepare
 from sglang_lp.policy.adapt import Adapt
-from sglang_lp.processor import prepare
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.front.admission import Admission
 from sglang_lp.server.front.bounds import MAX_MAKING
@@ -104,7 +104,7 @@ def test_objects_are_made_before_the_first_step_a_bounded_time_between_two(makin
     for _ in range(40):
         request = FakeRequest([1, 2], served=True)
         given = request.custom_params({"work": 0.0})
-        rows.append(attach_row(given, *prepare(cls(), given, ServedModel())))
+        rows.append(attach_row(given, prepare(cls(), given, ServedModel())))
         arrivals.start(rows[-1], 32, making)
     assert Slow.made == 0
 
@@ -122,5 +122,5 @@ def test_a_chain_waits_for_the_object_of_a_link():
     from sglang_lp.builtins import ChainLogitProcessor
 
     chain = ChainLogitProcessor.limited_to(lambda _name: adapt(Slow, "transformers"))
-    serving, _ = prepare(chain(), {"chain": ["m:Slow"]}, ServedModel())
+    ((serving, _, *_),) = prepare(chain(), {"chain": ["m:Slow"]}, ServedModel())
     assert serving.makes_object

@@ -9,6 +9,7 @@ import torch
 
 from sglang_lp._engine.history.attached import attach_row
 from sglang_lp.adapters import as_processor
+from sglang_lp.links import Serving
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.sampling import Steps
 
@@ -37,7 +38,7 @@ class Narrow:
 def request(processor: Any, **params: Any) -> dict[str, Any]:
     req = SimpleNamespace(origin_input_ids=[1], output_ids=[], to_finish=None)
     custom_params = {**params, "__req__": req}
-    attach_row(custom_params, as_processor(processor)(), None)
+    attach_row(custom_params, [Serving(as_processor(processor)(), None)])
     return custom_params
 
 

@@ -13,6 +13,7 @@ import torch
 from sglang_lp._engine.history.attached import attach_row
 from sglang_lp.adapters import EngineSettings, adapt, as_processor, load
 from sglang_lp.builtins import ChainLogitProcessor
+from sglang_lp.links import Serving
 from sglang_lp.params import Parameters
 from sglang_lp.policy.adapt import Adapt
 from sglang_lp.processor import LogitProcessor
@@ -223,7 +224,7 @@ def play(made, given):
     """Return a request with its row."""
     processor, params, own = made
     played = Played(None, deepcopy(own or given), PROMPT)
-    attach_row(played.custom_params, processor, params)
+    attach_row(played.custom_params, [Serving(processor, params)])
     return played
 
 

@@ -4,7 +4,6 @@ import itertools
 import math
 from typing import ClassVar
 
-import msgspec
 import pytest
 import torch
 from hypothesis import given
@@ -12,12 +11,16 @@ from hypothesis import strategies as st
 
 from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp._engine.history.drafts import Drafts
+from sglang_lp._engine.history.host import Host
+from sglang_lp._engine.history.row import Row
 from sglang_lp.adapters import as_processor
 from sglang_lp.builtins import ChainLogitProcessor, DisallowedTokensLogitsProcessor
 from sglang_lp.errors import InvalidParameter, PayloadRefused, ProcessorFault, RefusalReason
+from sglang_lp.links import Link, prepare, serve
 from sglang_lp.params import MAX_TOKEN_IDS, Parameters, TokenId
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
+from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.gate.intake import Intake
 from sglang_lp.server.scheduler.sglang_host import StockHost
@@ -37,6 +40,15 @@ def chained(*links):
     for place, (_, own) in enumerate(links):
         params |= {f"{place}.{key}": value for key, value in own.items()}
     return params
+
+
+def serving_links(links, unnamed=0, *, skipped=()):
+    """Serve some links, of which messages do not name the last."""
+    named = len(links) - unnamed
+    return [
+        serve(Link(*link, place=f"{place}.", skipped=skips, is_named=place < named))
+        for place, (link, skips) in enumerate(zip(links, skipped or [0] * len(links), strict=True))
+    ]
 
 
 class Witness(LogitProcessor):
@@ -82,14 +94,14 @@ def test_a_link_that_begins_with_the_request_sees_a_resumed_answer_as_prompt(
 
     def play(kinds, skipped, resumed):
         links = [(kind, kind.Params(naps=tuple(nap))) for kind, nap in kinds]
-        joined = msgspec.structs.replace(ChainLogitProcessor.join(links), skipped=skipped)
+        joined = serving_links(links, skipped=skipped)
         for kind, _ in kinds:
             kind.saw.clear()
         request = FakeRequest(prompt)
         params = request.custom_params({})
         host = StockHost(params["__req__"], may_lag=False)
         host.resumed = resumed
-        attach_row(params, ChainLogitProcessor().serving(joined), joined, host)
+        attach_row(params, joined, host)
         for position in range(len(output) + 1):
             if drafted and position < len(output):
                 nodes = [[0, output[position]]], [[1, -1]], [[-1, -1]]
@@ -174,7 +186,10 @@ def test_a_chain_does_what_its_links_do_one_after_the_other(names, prompt, outpu
 
 
 def served(*links):
-    return ChainLogitProcessor().serving(ChainLogitProcessor.parse_params(chained(*links)))
+    """Make the row of a request for a chain."""
+    return Row(
+        prepare(ChainLogitProcessor(), chained(*links), ServedModel(vocab_size=200_000)), Host(None)
+    )
 
 
 def test_a_chain_needs_what_its_most_demanding_link_needs():
@@ -185,7 +200,6 @@ def test_a_chain_needs_what_its_most_demanding_link_needs():
     assert served(ban).needs is History.NONE
     assert served(length, ban).needs is History.POSITION
     assert served(ban, words, length).needs is History.TOKENS
-    assert ChainLogitProcessor.needs is History.TOKENS
 
 
 def test_a_chain_tolerates_lag_if_every_link_that_could_lag_does():
@@ -195,8 +209,8 @@ def test_a_chain_tolerates_lag_if_every_link_that_could_lag_does():
     )
     words = ("BadWordsLogitProcessor", {"token_ids": [1], "lengths": [1]})
 
-    assert served(think, (BAN, {"token_ids": [3]})).tolerates_lag
-    assert not served(think, words).tolerates_lag
+    for links, tolerates in (((think, (BAN, {"token_ids": [3]})), True), ((think, words), False)):
+        assert all(turn.tolerates_lag for turn in served(*links).turns) == tolerates
 
 
 class Every(LogitProcessor):
@@ -372,10 +386,10 @@ def test_links_that_compute_on_whole_rows_come_first_and_in_order(chains, data):
     batch, params = Batch(), []
     for chain in chains:
         params.append(FakeRequest([1], served=True).custom_params({}))
-        joined = ChainLogitProcessor.join(
+        joined = serving_links(
             [WHOLE[name][:2] for name in chain], data.draw(st.integers(0, len(chain)))
         )
-        attach_row(params[-1], ChainLogitProcessor().serving(joined), joined)
+        attach_row(params[-1], joined)
     before = torch.randn(len(chains), VOCAB)
     for _ in range(3):
         after = before.clone()
@@ -396,8 +410,8 @@ def test_a_class_that_several_rows_have_at_different_places_is_called_once():
     chains = [["add"], ["multiply", "add"], ["multiply", "halve", "add"]]
     params = [FakeRequest([1], served=True).custom_params({}) for _ in chains]
     for one, chain in zip(params, chains, strict=True):
-        joined = ChainLogitProcessor.join([WHOLE[name][:2] for name in chain])
-        attach_row(one, ChainLogitProcessor().serving(joined), joined)
+        joined = serving_links([WHOLE[name][:2] for name in chain])
+        attach_row(one, joined)
     _Whole.calls.clear()
     batch.step(torch.zeros(3, VOCAB), rows_of(params), params)
 
@@ -414,8 +428,8 @@ class ReopensAll(LogitProcessor):
 def test_a_link_that_computes_on_whole_rows_lifts_neither_a_grammars_mask_nor_an_edit():
     params = FakeRequest([1], served=True).custom_params({})
     ban = DisallowedTokensLogitsProcessor, DisallowedTokensLogitsProcessor.Params((2,))
-    joined = ChainLogitProcessor.join([(ReopensAll, Parameters()), ban])
-    attach_row(params, ChainLogitProcessor().serving(joined), joined)
+    joined = serving_links([(ReopensAll, Parameters()), ban])
+    attach_row(params, joined)
     for _ in range(2):
         logits = torch.ones(1, VOCAB)
         logits[0, :2] = -math.inf
@@ -433,8 +447,8 @@ class Likeliest(LogitProcessor):
 
 def test_a_link_that_reads_logits_reads_what_was_computed():
     params = FakeRequest([1], served=True).custom_params({})
-    joined = ChainLogitProcessor.join([(Likeliest, Parameters()), WHOLE["multiply"][:2]])
-    attach_row(params, ChainLogitProcessor().serving(joined), joined)
+    joined = serving_links([(Likeliest, Parameters()), WHOLE["multiply"][:2]])
+    attach_row(params, joined)
     logits = torch.arange(float(VOCAB))[None]
     Batch().step(logits, rows_of([params]), [params])
 
@@ -444,8 +458,8 @@ def test_a_link_that_reads_logits_reads_what_was_computed():
 @pytest.mark.slow
 def test_what_a_server_adds_is_not_named_where_it_fails_on_a_whole_row():
     params = FakeRequest([1], served=True).custom_params({})
-    joined = ChainLogitProcessor.join([WHOLE["add"][:2], (Adds, Parameters())], unnamed=1)
-    attach_row(params, ChainLogitProcessor().serving(joined), joined)
+    joined = serving_links([WHOLE["add"][:2], (Adds, Parameters())], unnamed=1)
+    attach_row(params, joined)
     Batch().step(torch.zeros(1, VOCAB), rows_of([params]), [params])
 
     message = params["__req__"].to_finish.message
@@ -538,6 +552,14 @@ def test_a_class_derived_from_the_chain_takes_only_links_that_the_policy_allows(
         allowing.admit(Intake(f"{__name__}:OwnChain", params))
 
 
+def test_a_class_derived_from_the_chain_cannot_edit_itself():
+    with pytest.raises(TypeError, match=r"Edits\.edit: expected none, as a chain only names"):
+
+        class Edits(ChainLogitProcessor):
+            def edit(self, request, edits):
+                pass
+
+
 def test_a_server_takes_allowed_links_by_any_of_their_spellings(guard):
     params = {
         "chain": ["json:JSONDecoder", BAN, f"sglang_lp.builtins:{BAN}", BAN],
@@ -549,7 +571,7 @@ def test_a_server_takes_allowed_links_by_any_of_their_spellings(guard):
 
     parsed = guard().admit(Intake("ChainLogitProcessor", params))
 
-    assert [link for link, _ in parsed.params.links] == [DisallowedTokensLogitsProcessor] * 4
+    assert [type(one.processor) for one in parsed.servings] == [DisallowedTokensLogitsProcessor] * 4
 
 
 @given(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sglang_lp import builtins
 from sglang_lp.errors import Contradiction
-from sglang_lp.processor import prepare
+from sglang_lp.links import prepare
 from sglang_lp.request import Request
 from sglang_lp.served_model import ServedModel
 
@@ -39,7 +39,7 @@ TOKENS = st.lists(st.integers(1, 7), max_size=12)
 @pytest.mark.parametrize("case", CASES)
 @given(TOKENS, TOKENS, TOKENS)
 def test_a_fork_goes_on_by_itself(case, prompt, output, draft):
-    processor, params = prepare(case[0](), case[1], ServedModel(vocab_size=100))
+    ((processor, params, *_),) = prepare(case[0](), case[1], ServedModel(vocab_size=100))
     request = Request(params)
     request.prompt_ids, request.output_ids = array("q", prompt), array("q")
     request.state = state = processor.start(request)

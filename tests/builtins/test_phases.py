@@ -1,19 +1,23 @@
 """A rule with ``where`` edits in its phase as if the tokens of the phase were the answer."""
 
 import random
-from copy import copy
 from itertools import pairwise
 
 import pytest
 import torch
 
 from sglang_lp import builtins
-from sglang_lp.builtins.in_phase import _PhaseTokens
+from sglang_lp._engine.batch import Batch
+from sglang_lp._engine.history.attached import attach_row
+from sglang_lp._engine.history.foreseen import foreseen
+from sglang_lp._engine.history.row import Row
+from sglang_lp._engine.turns.view import PhaseTokens
 from sglang_lp.builtins.phase import PhasedParams
 from sglang_lp.errors import InvalidParameter
-from sglang_lp.processor import Recording, prepare
-from sglang_lp.request import Request
+from sglang_lp.links import prepare
+from sglang_lp.request import History
 from sglang_lp.served_model import ReasoningFormat, ServedModel
+from sglang_lp.server.scheduler.sglang_host import StockHost
 from sglang_lp.testing import FakeRequest, ProcessorContract
 from support.models.vocabularies import END, byte_level
 from support.watermarks import GREEN_SCHEME, GreenMarks
@@ -148,7 +152,7 @@ def test_the_tokens_of_a_phase_are_read_like_a_list():
         expected = [token_id for start, stop in parts for token_id in whole[start:stop]]
         lengths = [stop - start for start, stop in parts]
         spans = tuple((start, sum(lengths[:i])) for i, (start, _) in enumerate(parts))
-        tokens = _PhaseTokens(whole, spans, len(expected))
+        tokens = PhaseTokens(whole, spans, len(expected))
         assert [*tokens] == expected
         for _ in range(20):
             at = slice(*(some.choice([None, *range(-9, 9)]) for _ in range(2)))
@@ -171,51 +175,67 @@ def test_the_links_of_a_chain_hold_in_phases_of_their_own():
         assert {*(found[0] == -torch.inf).nonzero()[:, 0].tolist()} == banned
 
 
-def test_a_rule_foresees_tokens_and_explains_them_in_its_phase_only():
-    given = {"text": "a hat", "where": "answer"}
+def row_of(name, given, prompt_ids):
+    """Make the row of a request, and the request."""
     model = ServedModel(TOKENIZER, VOCAB_SIZE, (EOS,))
-    processor, params = prepare(builtins.ForcedSequenceLogitProcessor(), given, model)
-    request = Request(params, tokenizer=TOKENIZER)
-    request.prompt_ids, request.output_ids = [A, START], []
-    request.state = processor.start(request)
+    request = FakeRequest(prompt_ids, served=True, tokenizer=TOKENIZER)
+    servings = prepare(getattr(builtins, name)(), given, model)
+    row = Row(servings, StockHost(request, may_lag=False))
+    assert row.accept_tokens()
+    return row, request
+
+
+def read(row, request, token_id):
+    request.append(token_id)
+    assert row.accept_tokens()
+
+
+def test_a_rule_foresees_tokens_in_its_phase_only():
+    given = {"text": "a hat", "where": "answer"}
+    row, request = row_of("ForcedSequenceLogitProcessor", given, [A, START])
     forced = TOKENIZER.encode("a hat").ids
 
     for token_id, expected in ((B, []), (CLOSE, forced), (forced[0], forced[1:]), (START, [])):
-        request.output_ids = [*request.output_ids, token_id]
-        request.position += 1
-        processor.advance(request, [token_id])
-        assert [*processor.foresee(request)] == expected
-        assert bool(processor.explain(request)) == bool(expected)
+        read(row, request, token_id)
+        assert foreseen(row, 9, VOCAB_SIZE) == expected
 
 
-def test_the_forks_of_a_chain_read_the_tokens_of_their_own_requests():
-    given = {
-        "chain": ["DeepseekOCRNoRepeatNGramLogitProcessor"],
-        "0.ngram_size": 1,
-        "0.window_size": 9,
-        "0.scope": "output",
-        "0.where": "answer",
-    }
+def test_a_rule_that_cannot_act_in_its_phase_is_not_asked(monkeypatch):
+    asked = []
+    allowed = builtins.AllowedTokensLogitProcessor
+    edit = allowed.edit
+    monkeypatch.setattr(allowed, "edit", lambda *given: asked.append(1) or edit(*given))
+    given = {"token_ids": [A, B, START, CLOSE], "where": "answer"}
+    request = FakeRequest([D], served=True, tokenizer=TOKENIZER)
+    custom_params = request.custom_params({})
     model = ServedModel(TOKENIZER, VOCAB_SIZE, (EOS,))
-    processor, params = prepare(builtins.ChainLogitProcessor(), given, model)
+    host = StockHost(request, may_lag=False)
+    row = attach_row(custom_params, prepare(allowed(), given, model), host)
+    batch, every = Batch(), [custom_params]
+    for token_id in [*[A] * 20, START, *[C] * 20, CLOSE, *[B] * 20]:
+        logits = torch.zeros(1, VOCAB_SIZE)
+        asleep = batch.step_asleep(logits, every, 1, newest=lambda: ())
+        if not asleep:
+            batch.step(logits, [row], every)
+        is_thinking = row.turns[0].request.phases.is_open
+        assert (logits[0, D] == 0) == is_thinking
+        request.append(token_id)
 
-    def read(request, token_id):
-        request.output_ids = [*request.output_ids, token_id]
-        request.position += 1
-        processor.advance(request, [token_id])
+    assert len(asked) == 1
 
-    request = Request(params, tokenizer=TOKENIZER)
-    request.prompt_ids, request.output_ids = [D], []
-    request.state = processor.start(request)
-    read(request, A)
-    forks = {B: copy(request), C: copy(request)}
-    for fork in forks.values():
-        fork.state = processor.fork(fork)
-    for token_id, fork in forks.items():
-        read(fork, token_id)
-    for token_id, fork in forks.items():
-        edits = Recording(VOCAB_SIZE)
-        processor.edit(fork, edits)
+
+def test_the_forks_of_a_row_read_the_tokens_of_their_own_requests():
+    given = {"ngram_size": 1, "window_size": 9, "scope": "output", "where": "answer"}
+    row, request = row_of("DeepseekOCRNoRepeatNGramLogitProcessor", given, [D])
+    read(row, request, A)
+    forks = {}
+    for token_id in (B, C):
+        other = FakeRequest([D], [A], served=True, tokenizer=TOKENIZER)
+        forks[token_id] = row.fork(StockHost(other, may_lag=False), other.output_ids), other
+    for token_id, (fork, other) in forks.items():
+        read(fork, other, token_id)
+    for token_id, (fork, _) in forks.items():
+        edits = fork.ask(VOCAB_SIZE, 1)
         assert {one for ids in edits.banned for one in ids} == {A, token_id}
 
 
@@ -232,9 +252,10 @@ def test_a_processor_in_a_phase_is_what_it_is_everywhere_but_for_the_history_tha
     for name, params in CASES.items():
         everywhere = served(name, params, model)
         phased = served(name, {**params, "where": "answer"}, model)
-        for attribute in ("name", "early", "exclusion_only", "finishes", "can_fork"):
-            assert getattr(phased, attribute) == getattr(everywhere, attribute), (name, attribute)
+        assert type(phased.processor) is type(everywhere.processor)
+        assert phased.name == everywhere.name
         assert phased.reads_prompt
+        assert phased.needs is History.TOKENS
 
 
 @pytest.mark.parametrize(
@@ -262,9 +283,8 @@ def test_the_delimiters_of_the_served_reasoning_parser_count_whichever_tokens_sp
     form = ReasoningFormat("<think>", "</think>", can_begin_inside=True)
     model = ServedModel(TOKENIZER, VOCAB_SIZE, (EOS,), form)
     params = builtins.MinLengthLogitProcessor.parse_params({"min_tokens": 3, "where": "answer"})
-    fitted = params.fit_phase("MinLengthLogitProcessor", model)
+    phase = params.find_phase("MinLengthLogitProcessor", model)
 
-    assert fitted.where == "answer"
-    assert fitted.where.finder.reads_text
-    assert (fitted.where.inside, fitted.begin_inside().where.inside) == (False, True)
-    assert params.begin_inside() is params
+    assert not phase.is_thinking
+    assert phase.finder.reads_text
+    assert (phase.begins_inside, phase.begin_inside().begins_inside) == (False, True)

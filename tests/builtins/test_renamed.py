@@ -22,7 +22,8 @@ def test_an_old_name_means_eos_token_ids(name, params, old):
 
     assert attach(name, **params, **old).custom_params == params | old
     assert processor.parse_params(params | old) == processor.parse_params(params | new)
-    assert Guard(Policy.default()).admit(Intake(name, params | old)).params.eos_token_ids == (2,)
+    (serving,) = Guard(Policy.default()).admit(Intake(name, params | old)).servings
+    assert serving.params.eos_token_ids == (2,)
     with pytest.raises(InvalidParameter, match="given together with eos_token_ids"):
         attach(name, **params, **old, **new)
 
@@ -31,5 +32,5 @@ def test_an_old_name_means_eos_token_ids(name, params, old):
 def test_an_old_name_works_in_a_chain(name, params, old):
     chain = attach([attach(name, **params, **old)])
 
-    ((_, link),) = chain.processor.parse_params(chain.custom_params).links
+    ((_, link),) = chain.processor.parse_params(chain.custom_params).linked
     assert link.eos_token_ids == (2,)

@@ -45,7 +45,7 @@ def test_the_names_lead_back_to_the_links():
 
     parsed = builtins.ChainLogitProcessor.parse_params(params)
 
-    assert [link for link, _ in parsed.links] == [Own, builtins.DRYLogitProcessor]
+    assert [link for link, _ in parsed.linked] == [Own, builtins.DRYLogitProcessor]
 
 
 def test_it_goes_into_a_request_as_any_attachment():

@@ -7,7 +7,7 @@ import pytest
 from sglang_lp import attach
 from sglang_lp.client.models import load_model
 from sglang_lp.errors import InvalidParameter, RequestError
-from sglang_lp.processor import prepare
+from sglang_lp.links import prepare
 from sglang_lp.served_model import ServedModel
 from support.models.vocabularies import byte_level
 
@@ -44,7 +44,7 @@ def model(tmp_path):
 
 
 def fitted(attachment, served):
-    return prepare(attachment.processor(), attachment.custom_params, served)[1]
+    return prepare(attachment.processor(), attachment.custom_params, served)[0].params
 
 
 @pytest.mark.parametrize(("name", "params"), CASES)

@@ -22,7 +22,8 @@ from sglang_lp._engine.history.drafts import Drafts
 from sglang_lp._engine.history.host import Host
 from sglang_lp.edits import End
 from sglang_lp.errors import ProcessorFault
-from sglang_lp.processor import LogitProcessor, prepare
+from sglang_lp.links import prepare
+from sglang_lp.processor import LogitProcessor
 from sglang_lp.served_model import ServedModel
 from support.examples import examples
 from support.fakes.served_batch import ServedBatch
@@ -66,7 +67,7 @@ class Request:
         self.params = {"__req__": self.host.request}
         if kind is not None:
             served = prepare(kind.processor(), kind.params, ServedModel(vocab_size=VOCAB))
-            row = attach_row(self.params, *served, self.host)
+            row = attach_row(self.params, served, self.host)
             arrivals = Arrivals()
             arrivals.start(row, VOCAB)
             arrivals.read([row], VOCAB)

@@ -9,12 +9,14 @@ from sglang_lp import LogitProcessor
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.history.arrivals import Arrivals
 from sglang_lp._engine.history.attached import attach_row, rows_of
+from sglang_lp._engine.history.host import Host
+from sglang_lp._engine.history.row import Row
 from sglang_lp.builtins import (
     BadWordsLogitProcessor,
     ChainLogitProcessor,
     DisallowedTokensLogitsProcessor,
 )
-from sglang_lp.processor import prepare
+from sglang_lp.links import Serving, prepare
 from sglang_lp.request import History
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.scheduler.sglang_host import StockHost
@@ -75,7 +77,7 @@ def arrived(
     request = FakeRequest(prompt, output, served=True)
     params = request.custom_params({})
     host = StockHost(request, may_lag=False)
-    row = attach_row(params, kind(), parsed or kind.parse_params({}), host)
+    row = attach_row(params, [Serving(kind(), parsed or kind.parse_params({}))], host)
     (arrivals or Arrivals()).start(row, vocab_size)
     return request, params, log
 
@@ -167,13 +169,13 @@ def test_a_class_that_overrides_edit_says_itself_that_it_can_be_asked_early():
 
 def test_a_chain_is_asked_early_if_all_of_its_links_can_be():
     chain = {"chain": ["BadWordsLogitProcessor"], "0.token_ids": [1], "0.lengths": [1]}
-    served, _ = prepare(ChainLogitProcessor(), chain, ServedModel(vocab_size=VOCAB))
-    assert served.early
+    servings = prepare(ChainLogitProcessor(), chain, ServedModel(vocab_size=VOCAB))
+    assert Row(servings, Host(None)).early
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(BadWordsLogitProcessor, "early", False)
-        served, _ = prepare(ChainLogitProcessor(), chain, ServedModel(vocab_size=VOCAB))
-    assert not served.early
+        servings = prepare(ChainLogitProcessor(), chain, ServedModel(vocab_size=VOCAB))
+        assert not Row(servings, Host(None)).early
 
 
 def test_of_many_rows_that_arrive_at_once_a_few_are_asked_before_their_step():
@@ -330,7 +332,7 @@ def test_a_signal_goes_on_its_way():
 def test_a_chain_reads_the_prompt_if_one_of_its_links_does():
     for link, reads in (("DisallowedTokensLogitsProcessor", False), ("DRYLogitProcessor", True)):
         given = {"chain": [link]} | ({"0.token_ids": [1]} if not reads else {})
-        serving, _ = prepare(ChainLogitProcessor(), given, ServedModel(vocab_size=VOCAB))
+        ((serving, _, *_),) = prepare(ChainLogitProcessor(), given, ServedModel(vocab_size=VOCAB))
         assert serving.reads_prompt is reads
 
 

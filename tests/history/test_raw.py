@@ -12,6 +12,7 @@ from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp._engine.history.drafts import Drafts
 from sglang_lp._engine.history.host import Host
+from sglang_lp.links import Serving
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.testing import FakeRequest
 from sglang_lp.testing.deciding import decided_as_on_a_gpu
@@ -78,7 +79,7 @@ def request(kind, *, asks):
     host = Host(FakeRequest([1, 2, 3]))
     host.raw = RawLogprobs() if asks else None
     params = {"__req__": host.request}
-    attach_row(params, processor, None, host)
+    attach_row(params, [Serving(processor, None)], host)
     return params, host.raw
 
 

@@ -21,6 +21,7 @@ from sglang_lp.builtins import (
     ThinkingBudgetLogitProcessor,
 )
 from sglang_lp.errors import Unsupported
+from sglang_lp.links import Serving
 from sglang_lp.params import Parameters
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
@@ -67,7 +68,9 @@ def recorded(cls=Recorder, **more):
     served = type(cls.__name__, (cls,), {"log": log, **more})
     request = FakeRequest([1, 2, 3], served=True)
     params = request.custom_params({})
-    attach_row(params, served(), served.parse_params({}), StockHost(request, may_lag=False))
+    attach_row(
+        params, [Serving(served(), served.parse_params({}))], StockHost(request, may_lag=False)
+    )
     return request, params, log
 
 
@@ -316,7 +319,7 @@ def test_repeated_rows_are_refused_and_not_guessed(leading_none):
     rows = [*([None, None] if leading_none else []), params, params]
     logits = torch.zeros(len(rows), VOCAB)
 
-    type(rows_of([params])[0].processor)()(logits, rows)
+    type(rows_of([params])[0].turns[0].processor)()(logits, rows)
 
     assert not logits.any()
     assert log == []
@@ -491,7 +494,7 @@ def test_edits_that_hold_end_with_a_history_that_is_rewritten():
     step(params)
     for token_id in (7, 8, 9):
         request.append(token_id)
-    step(params)
+        step(params)
     request.output_ids = array("q", [1])
     request.commit()
     attached = rows_of([params])[0]
@@ -651,8 +654,8 @@ def test_a_row_that_waits_runs_once_its_prompt_and_the_resumed_tokens_are_fed():
     request, params, log = recorded()
     host = Host(request)
     host.resumed = 2
-    row = attach_row(params, Recorder(), None, host)
-    row.processor.log = log
+    row = attach_row(params, [Serving(Recorder(), None)], host)
+    row.turns[0].processor.log = log
     row.wait()
     assert (row.state, row.started, row.unread) == (RowState.WAITING, False, True)
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sglang_lp._engine.history.arrivals import Arrivals
 from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp.builtins import BadWordsLogitProcessor, ChainLogitProcessor
-from sglang_lp.processor import prepare
+from sglang_lp.links import prepare
 from sglang_lp.request import History
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.scheduler.sglang_host import SglangHost
@@ -243,7 +243,7 @@ class Plugin(Simulator):
     def register(self, req):
         processor = req.kind.processor
         served = prepare(processor(), req.kind.params, ServedModel(vocab_size=VOCAB))
-        row = attach_row(req.params, *served, SglangHost(req, req))
+        row = attach_row(req.params, served, SglangHost(req, req))
         if len(self.live) % 4:  # the others start in their first steps
             arrivals = Arrivals()
             arrivals.start(row, VOCAB)

@@ -271,8 +271,8 @@ def test_every_row_acts_at_its_positions_whatever_becomes_of_the_batch(rows, ste
             requests[0].retract()
         shut = step(batch, requests, width)
         for request, is_shut in zip(requests, shut, strict=True):
-            period = request.row.request.params.period
-            says = SHUT[request.row.processor.kind]
+            period = request.row.turns[0].request.params.period
+            says = SHUT[request.row.turns[0].processor.kind]
             assert is_shut == says(len(request.source.output_ids), period)
         generate(requests, min(number, width))
 

@@ -9,6 +9,7 @@ from benchmarks.cost.cases import NEWLINE, THINK, VOCAB, Batch, cases, same_bits
 from benchmarks.devices.device import DTYPES, Device, layouts
 from sglang_lp import builtins
 from sglang_lp._engine.history.attached import attach_row
+from sglang_lp.links import Serving
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.sampling import Steps
 from sglang_lp.server.scheduler.sglang_host import StockHost
@@ -45,8 +46,7 @@ class Request:
         parsed = processor.parse_params(params, VOCAB)
         attach_row(
             self.custom_params,
-            processor(),
-            parsed,
+            [Serving(processor(), parsed)],
             StockHost(self.custom_params["__req__"], may_lag=False),
         )
 

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from sglang_lp.links import serve
 from sglang_lp.policy import Rules
 from sglang_lp.policy.decisions import Ceiling, Chosen
-from sglang_lp.processor import Recording, serve
+from sglang_lp.processor import Recording
 from sglang_lp.request import Request
 from sglang_lp.served_model import ServedModel
 from sglang_lp.trust import Policy, Verifier
@@ -69,7 +70,7 @@ def test_an_answer_has_the_room_that_is_left_for_it(  # noqa: PLR0917 - a reques
     closing = len(own.get("closing_token_ids", own.keys() & {"new_line_token_id"})) + 1
     assume(limit >= room + closing)  # else there is no such room
 
-    processor, decided_params = serve(decided.processor(), decided.params, limit + resumed)
+    processor, decided_params, *_ = serve(decided.links[0], limit + resumed)
     request = Request(decided_params)
     begun = len(prompt) - resumed
     request.prompt_ids, request.output_ids = prompt[:begun], array("q")
@@ -109,7 +110,7 @@ def test_the_operator_guarantees_an_answer_whatever_a_request_asks_for(own, at_l
         own = {"at_limit": "stop", "thinking_budget": 4}
 
     for asked in (asked_for(THINK, {**ids, **own}), asked_for(None, own)):
-        params = rules.decide(asked, served).params
+        params = rules.decide(asked, served).links[0].params
         if at_limit == "stop":  # which asks for an answer that ends in its block
             assert (params.min_answer_tokens, params.eos_token_ids) == (0, ())
         else:
@@ -125,6 +126,6 @@ def test_a_guaranteed_answer_alone_adds_a_budget_to_every_request():
 
     decided = rules.decide(asked_for(None), served)
 
-    assert decided.processor.__name__ == THINK
-    assert decided.params.thinking_budget is None
-    assert decided.params.eos_token_ids == (300,)
+    assert decided.links[0].processor.__name__ == THINK
+    assert decided.links[0].params.thinking_budget is None
+    assert decided.links[0].params.eos_token_ids == (300,)

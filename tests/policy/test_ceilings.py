@@ -37,7 +37,7 @@ def rules_of(kind, above="lower", name="ngram_size", most=3):
 
 
 def values_of(decided):
-    return decided.params.values
+    return decided.links[0].params.values
 
 
 @pytest.mark.parametrize("kind", [ADAPTED, Foreign])
@@ -127,8 +127,7 @@ def test_a_ceiling_holds_for_all_that_a_constructor_is_given(name, params, most,
         assert above == "refuse"
         assert made == []
         return
-    links = getattr(decided.params, "links", [(decided.processor, decided.params)])
-    STRONG.constructor.make(links[0][1].values, Setting())
+    STRONG.constructor.make(decided.links[0].params.values, Setting())
     assert len(made) == 2  # at admission, where the arguments are tried, and now
     for one in made:
         assert float(one[name]) <= most
@@ -196,8 +195,7 @@ def test_a_ceiling_holds_where_no_value_means_no_limit(name, chained, written, a
     decided = rules.decide(
         asked_for("ChainLogitProcessor" if chained else processor, params), SERVED
     )
-    links = getattr(decided.params, "links", [(decided.processor, decided.params)])
-    assert getattr(links[0][1], name) == 6
+    assert getattr(decided.links[0].params, name) == 6
 
 
 def test_every_number_of_a_builtin_that_can_be_none_says_whether_that_is_no_limit():

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
+from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.policy import Rules
 from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
@@ -176,9 +176,7 @@ def decided_budget(rules, asked):
         return REFUSED
     if decided is None:
         return math.inf
-    links = [(decided.processor, decided.params)]
-    if issubclass(decided.processor, ChainLogitProcessor):
-        links = decided.params.links
+    links = [(link.processor, link.params) for link in decided.links]
     budgets = [p for kind, p in links if issubclass(kind, ThinkingBudgetLogitProcessor)]
     assert len(budgets) <= 1
     return tokens(budgets[0].thinking_budget) if budgets else math.inf
@@ -199,7 +197,7 @@ def test_no_request_gets_more_than_the_ceiling_or_sheds_what_is_mandatory(policy
         decided = rules.decide(asked_by(request), SERVED)
     except InvalidParameter:
         return
-    links = {kind.__name__: params for kind, params in decided.params.links}
+    links = {kind.__name__: params for kind, params, *_ in decided.links}
     assert links["DisallowedTokensLogitsProcessor"].token_ids == (7,)
     assert 0 <= links[THINK].thinking_budget <= 9
     assert "DisallowedTokensLogitsProcessor" not in decided.names

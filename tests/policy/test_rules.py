@@ -3,7 +3,7 @@
 import pytest
 
 from sglang_lp.adapters import as_processor
-from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
+from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.builtins.thinking.known import Family
 from sglang_lp.errors import InvalidParameter, PayloadRefused, PolicyError, RequestError
 from sglang_lp.policy import Rules
@@ -41,9 +41,7 @@ def rules_of(find=None, **decisions):
 
 
 def links_of(decided):
-    if decided.processor is ChainLogitProcessor:
-        return dict(decided.params.links)
-    return {decided.processor: decided.params}
+    return {link.processor: link.params for link in decided.links}
 
 
 def named(decided):
@@ -58,7 +56,7 @@ def test_without_decisions_a_request_runs_what_it_brings():
 
     assert rules.decide(asked_for(None, None, None, "low"), SERVED) is None
     decided = rules.decide(asked_for(THINK, {**IDS, "thinking_budget": 3}), SERVED)
-    assert (named(decided), decided.params.thinking_budget) == ([THINK], 3)
+    assert (named(decided), decided.links[0].params.thinking_budget) == ([THINK], 3)
 
 
 @pytest.mark.parametrize("decisions", [{}, {"always": (BAN,)}], ids=["nothing", "a ban"])
@@ -88,7 +86,7 @@ def test_a_budget_runs_only_where_its_class_is_allowed_or_the_operator_has_one()
         with pytest.raises(PayloadRefused, match=f"thinking_budget: .* does not allow {THINK}"):
             rules_of(only_bans, **decisions).decide(ask, SERVED)
     decided = rules_of(only_bans, **CAPPED).decide(ask, SERVED)
-    assert decided.params.thinking_budget == 3
+    assert decided.links[0].params.thinking_budget == 3
 
 
 @pytest.mark.parametrize(
@@ -170,9 +168,13 @@ def test_tool_starts_that_the_operator_gives_count_for_every_class_and_request()
     )
     rules.fit(served)
 
-    default = rules.decide(asked_for(None), served).params
-    same = rules.decide(asked_for(THINK, {**ids, "tool_start_token_ids": [259]}), served).params
-    family = rules.decide(asked_for(OfAFamily, {"thinking_budget": 5}), served).params
+    default = rules.decide(asked_for(None), served).links[0].params
+    same = (
+        rules.decide(asked_for(THINK, {**ids, "tool_start_token_ids": [259]}), served)
+        .links[0]
+        .params
+    )
+    family = rules.decide(asked_for(OfAFamily, {"thinking_budget": 5}), served).links[0].params
     assert default.finder.delimiters == same.finder.delimiters == family.finder.delimiters
     assert (family.thinking_budget, family.tool_start_token_ids) == (5, (259,))
     with pytest.raises(InvalidParameter, match="tool_start_token_ids"):
@@ -189,13 +191,19 @@ class OfAFamily(ThinkingBudgetLogitProcessor, family=FAMILY):
 def test_a_message_counts_as_thinking_under_a_ceiling():
     params = {**IDS, "thinking_budget": 1000, "closing_token_ids": [5] * 4}
 
-    assert rules_of(**CAPPED).decide(asked_for(THINK, params), SERVED).params.thinking_budget == 6
+    assert (
+        rules_of(**CAPPED).decide(asked_for(THINK, params), SERVED).links[0].params.thinking_budget
+        == 6
+    )
 
 
 def test_what_comes_before_the_end_counts_as_thinking_under_a_ceiling():
     params = {**IDS, "thinking_budget": 1000, "new_line_token_id": 4}
 
-    assert rules_of(**CAPPED).decide(asked_for(THINK, params), SERVED).params.thinking_budget == 9
+    assert (
+        rules_of(**CAPPED).decide(asked_for(THINK, params), SERVED).links[0].params.thinking_budget
+        == 9
+    )
 
 
 def test_a_message_that_is_text_is_tokens_before_a_ceiling_holds_it():
@@ -215,16 +223,20 @@ def test_a_message_that_is_text_is_tokens_before_a_ceiling_holds_it():
             asked_for(THINK, {**ids, "thinking_budget": 99, "closing": closing}), served
         )
 
-    assert decide("abcd").params.thinking_budget == 6
+    assert decide("abcd").links[0].params.thinking_budget == 6
     with pytest.raises(InvalidParameter, match=r"closing_token_ids.*at most 10 on"):
         decide("a" * 11)
 
 
 def test_a_total_has_a_ceiling_of_its_own():
     rules = rules_of(ceilings={"total_thinking_tokens": Ceiling(at_most=10)}, defaults=DEFAULT)
-    own = rules.decide(asked_for(THINK, {**IDS, "total_thinking_tokens": 99}), SERVED).params
+    own = (
+        rules.decide(asked_for(THINK, {**IDS, "total_thinking_tokens": 99}), SERVED).links[0].params
+    )
     less, none = (
-        rules.decide(asked_for(THINK, {**IDS, "total_thinking_tokens": total}), SERVED).params
+        rules.decide(asked_for(THINK, {**IDS, "total_thinking_tokens": total}), SERVED)
+        .links[0]
+        .params
         for total in (3, 0)
     )
     other = rules.decide(asked_for("DRYLogitProcessor"), SERVED)
@@ -238,7 +250,9 @@ def test_a_total_has_a_ceiling_of_its_own():
 def test_a_ceiling_of_no_tokens_leaves_no_newline_either():
     rules = rules_of(ceilings={"thinking_budget": Ceiling(at_most=0)}, defaults=DEFAULT)
 
-    decided = rules.decide(asked_for(THINK, {**IDS, "new_line_token_id": 9}), SERVED).params
+    decided = (
+        rules.decide(asked_for(THINK, {**IDS, "new_line_token_id": 9}), SERVED).links[0].params
+    )
 
     assert (decided.thinking_budget, decided.total_thinking_tokens) == (0, 0)
 
@@ -250,8 +264,12 @@ def test_a_ceiling_of_no_tokens_leaves_no_newline_either():
 def test_a_ceiling_on_totals_counts_the_closing(closing, expected):
     rules = rules_of(ceilings={"total_thinking_tokens": Ceiling(at_most=10)}, defaults=DEFAULT)
 
-    decided = rules.decide(asked_for(THINK, {**IDS, **closing}), SERVED).params
-    small = rules.decide(asked_for(THINK, {**IDS, "closing_token_ids": [9] * 11}), SERVED).params
+    decided = rules.decide(asked_for(THINK, {**IDS, **closing}), SERVED).links[0].params
+    small = (
+        rules.decide(asked_for(THINK, {**IDS, "closing_token_ids": [9] * 11}), SERVED)
+        .links[0]
+        .params
+    )
 
     assert decided.total_thinking_tokens == expected
     assert small.total_thinking_tokens == 0  # each block is closed with the end only
@@ -268,13 +286,16 @@ def test_a_ceiling_on_totals_that_refuses_says_so():
 def test_smaller_budgets_of_a_request_are_held_to_the_one_it_gets():
     params = {**IDS, "thinking_budget": 90, "soft_thinking_budget": 80, "min_thinking_tokens": 70}
 
-    decided = rules_of(**CAPPED).decide(asked_for(THINK, params), SERVED).params
+    decided = rules_of(**CAPPED).decide(asked_for(THINK, params), SERVED).links[0].params
     assert (decided.thinking_budget, decided.soft_thinking_budget) == (10, 10)
     assert decided.min_thinking_tokens == 10
     none = {**CAPPED, "ceilings": {"thinking_budget": Ceiling(at_most=0)}}
     waits = {"wait_token_id": 3, "min_thinking_tokens": 4, "thinking_budget": 4}
     assert (
-        rules_of(**none).decide(asked_for(THINK, {**IDS, **waits}), SERVED).params.wait_token_id
+        rules_of(**none)
+        .decide(asked_for(THINK, {**IDS, **waits}), SERVED)
+        .links[0]
+        .params.wait_token_id
         is None
     )
 
@@ -310,7 +331,7 @@ def test_a_ceiling_on_any_number_holds_in_chains_profiles_and_defaults():
             params.dry_multiplier for params in links_of(rules.decide(asked, SERVED)).values()
         ] == [1.0]
     low = rules.decide(asked_for("DRYLogitProcessor", {"dry_multiplier": 0.5}), SERVED)
-    assert low.params.dry_multiplier == 0.5
+    assert low.links[0].params.dry_multiplier == 0.5
 
 
 def test_a_ceiling_that_refuses_names_the_parameter_and_the_most():
@@ -347,14 +368,18 @@ def test_a_budget_field_beside_a_profile_that_takes_none_is_refused():
     with pytest.raises(InvalidParameter, match="got 'thinking_budget', in a field of the request"):
         rules.decide(asked_for("calm", field=6), SERVED)
     # An effort is no number of the client's.
-    assert rules.decide(asked_for("calm", effort="low"), SERVED).params.thinking_budget == 5
+    assert (
+        rules.decide(asked_for("calm", effort="low"), SERVED).links[0].params.thinking_budget == 5
+    )
 
 
 def test_a_profile_may_leave_a_required_parameter_to_the_request():
     chosen = Chosen(processor="MinLengthLogitProcessor", params={"eos_token_ids": [3]})
     rules = rules_of(profiles={"long": Profile(processors=(chosen,), may_set=("min_tokens",))})
 
-    assert rules.decide(asked_for("long", {"min_tokens": 4}), SERVED).params.min_tokens == 4
+    assert (
+        rules.decide(asked_for("long", {"min_tokens": 4}), SERVED).links[0].params.min_tokens == 4
+    )
     with pytest.raises(InvalidParameter, match=r"min_tokens.*required"):
         rules.decide(asked_for("long"), SERVED)
 
@@ -378,8 +403,7 @@ def test_what_every_request_gets_is_beside_its_own_and_not_named():
     decided = rules.decide(own, SERVED)
     assert named(decided) == ["AllowedTokensLogitProcessor", "DisallowedTokensLogitsProcessor"]
     assert decided.names == ("AllowedTokensLogitProcessor",)
-    served = decided.processor().serving(decided.params)
-    assert served.name == "ChainLogitProcessor (AllowedTokensLogitProcessor)"
+    assert [link.is_named for link in decided.links] == [True, False]
 
 
 @pytest.mark.parametrize("may_resume", [False, True])
@@ -392,7 +416,7 @@ def test_what_every_request_gets_begins_with_the_request_unless_requests_may_res
 
     both, alone = rules.decide(own, SERVED), rules.decide(asked_for(None, resumed=4), SERVED)
     assert (both.resumed, alone.resumed) == (4, 4 if may_resume else 0)
-    assert both.params.skipped == (() if may_resume else (0, 4))
+    assert [link.skipped for link in both.links] == ([0, 0] if may_resume else [0, 4])
     assert rules_of().decide(own, SERVED).resumed == 4
 
 
@@ -408,10 +432,10 @@ def test_a_budget_begins_with_the_answer_where_the_parser_reads_the_answer_by_it
     rules.fit(served)
     ban = ("DisallowedTokensLogitsProcessor", {"token_ids": [7]})
 
-    for reasoning, skipped, resumed in ((True, (0, 4), 0), (False, (), 4)):
+    for reasoning, skipped, resumed in ((True, [0, 4], 0), (False, [0, 0], 4)):
         asked = asked_for(*ban, reasoning=reasoning, resumed=4)
         beside = rules.decide(asked, served)
-        assert (beside.params.skipped, beside.resumed) == (skipped, 4)
+        assert ([link.skipped for link in beside.links], beside.resumed) == (skipped, 4)
         alone = rules.decide(asked._replace(runs=None, custom_params=None), served)
         assert alone.resumed == resumed
 
@@ -430,12 +454,12 @@ def test_a_rule_of_one_phase_begins_where_the_parser_does_whoever_decided_on_it(
 
     def phases(asked):
         decided = rules.decide(asked, served)
-        found = [params.where for _, params in decided.params.links]
-        return [(str(one), getattr(one, "inside", None)) for one in found], decided.resumed
+        found = [link.phase for link in decided.links]
+        return [one and (one.is_thinking, one.begins_inside) for one in found], decided.resumed
 
-    assert phases(own._replace(reasoning=True)) == ([("everywhere", None), ("answer", True)], 4)
-    assert phases(phased._replace(reasoning=True)) == ([("thinking", True), ("answer", True)], 0)
-    assert phases(phased) == ([("thinking", False), ("answer", False)], 4)
+    assert phases(own._replace(reasoning=True)) == ([None, (False, True)], 4)
+    assert phases(phased._replace(reasoning=True)) == ([(True, True), (False, True)], 0)
+    assert phases(phased) == ([(True, False), (False, False)], 4)
     with pytest.raises(PolicyError, match=r"always\[0\].*where"):
         rules_of(always=(always,))
 
@@ -449,8 +473,8 @@ def test_a_mandatory_rule_of_one_phase_reads_the_delimiters_of_each_effort():
     rules.fit(served)
 
     for one in served.by_effort():
-        ((_, params),) = rules.decide(asked_for(None), one).params.links
-        assert params.where.finder.end == (tokenizer.token_to_id(one.reasoning.end),)
+        (link,) = rules.decide(asked_for(None), one).links
+        assert link.phase.finder.end == (tokenizer.token_to_id(one.reasoning.end),)
 
 
 def test_a_full_chain_of_a_request_has_room_for_what_every_request_gets():
@@ -458,7 +482,7 @@ def test_a_full_chain_of_a_request_has_room_for_what_every_request_gets():
     chain |= {f"{place}.token_ids": [3] for place in range(8)}
 
     decided = rules_of(always=(BAN,)).decide(asked_for("ChainLogitProcessor", chain), SERVED)
-    assert len(decided.params.links) == 9
+    assert len(decided.links) == 9
 
 
 @pytest.mark.parametrize("kind", [Dense, Foreign])
@@ -467,7 +491,7 @@ def test_what_computes_on_whole_rows_runs_with_what_every_request_gets(kind):
     assert named(decided) == [kind.__name__, "DisallowedTokensLogitsProcessor"]
     assert decided.names == (kind.__name__,)
     alone = rules_of().decide(asked_for(kind, {}), SERVED)
-    assert alone.processor is as_processor(kind)
+    assert alone.links[0].processor is as_processor(kind)
 
 
 def test_a_ceiling_lowers_what_a_class_without_a_schema_reads():
@@ -475,7 +499,9 @@ def test_a_ceiling_lowers_what_a_class_without_a_schema_reads():
         Policy(ceilings={"max_waits": Ceiling(at_most=2)}), Verifier(Policy()).resolve, [Foreign]
     )
 
-    assert rules.decide(asked_for(Foreign, {"max_waits": 5, "a": [1]}), SERVED).params.values == {
+    assert rules.decide(asked_for(Foreign, {"max_waits": 5, "a": [1]}), SERVED).links[
+        0
+    ].params.values == {
         "max_waits": 2,
         "a": [1],
     }
@@ -557,4 +583,4 @@ def test_copies_of_a_request_share_what_their_lists_became():
         rules.decide(asked_for(name, {"token_ids": [*range(5), *[7] * 90]}), SERVED)
         for _ in range(2)
     )
-    assert one.params is other.params
+    assert one.links[0].params is other.links[0].params

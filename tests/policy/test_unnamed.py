@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from sglang_lp._engine.history.attached import attach_row
+from sglang_lp._engine.history.foreseen import foreseen
 from sglang_lp.errors import RequestError, Unsupported
 from sglang_lp.faults import as_fault
 from sglang_lp.policy.decisions import Chosen
@@ -135,15 +136,19 @@ def test_nothing_that_a_client_sees_names_it(own, fails, monkeypatch, caplog):
         admitted = guard.admit(Intake(*request_of(own), limit=9))
         seen += admitted.names
         custom_params = request.custom_params({})
-        row = attach_row(custom_params, admitted.processor, admitted.params)
+        row = attach_row(custom_params, admitted.servings)
         for token_id in (4, 5):
             logits = torch.zeros(1, 16)
             Batch().step(logits, [row], [custom_params])
             request.append(token_id)
-        row.processor.rewind(row.request)
-        assert [*row.processor.foresee(row.request)] == []
-        row.processor.fork(row.request)
-        seen += row.processor.report(admitted.params, [1, 2], [4, 5], [])
+        try:
+            row.rewind()
+            assert foreseen(row, 4, 16) == []
+            row.fork_states()
+        except BaseException as error:  # noqa: BLE001 - of any kind
+            raise row.fault(error) from None
+        for turn in row.turns:
+            seen += turn.report([1, 2], [4, 5], []) if turn.is_named else ()
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a client may see it
         fault = as_fault("ChainLogitProcessor", "then", error)
         seen += [str(error), str(fault), getattr(fault, "processor", None)]

@@ -14,8 +14,9 @@ from sglang_lp._engine.history.drafts import Drafts
 from sglang_lp._engine.history.host import Host
 from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.errors import ProcessorFault
+from sglang_lp.links import Serving, prepare
 from sglang_lp.params import NonNegativeInt, Parameters
-from sglang_lp.processor import LogitProcessor, prepare
+from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.scheduler.sglang_host import StockHost
@@ -130,7 +131,7 @@ def attached(processor, given):
     """Return a host of a request with these parameters, and them with the row in them."""
     host = Watched(FakeRequest([1, 2]))
     custom_params = host.request.custom_params(given)
-    attach_row(custom_params, *prepare(processor(), given, ServedModel(None, VOCAB)), host)
+    attach_row(custom_params, prepare(processor(), given, ServedModel(None, VOCAB)), host)
     return host, custom_params
 
 
@@ -295,7 +296,7 @@ def test_what_was_forced_is_known_when_its_token_is(needs):
     request = FakeRequest([1], served=True)
     host = StockHost(request, may_lag=False)
     params = [request.custom_params({})]
-    attach_row(params[0], Needs(), None, host)
+    attach_row(params[0], [Serving(Needs(), None)], host)
     (row,) = rows_of(params)
     other = ROW.roll(1, -1)
     with decided_as_on_a_gpu():

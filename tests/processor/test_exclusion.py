@@ -6,6 +6,7 @@ import torch
 from sglang_lp import builtins
 from sglang_lp._engine.history.attached import attach_row
 from sglang_lp.edits import Edits
+from sglang_lp.links import Serving
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import Request
 from sglang_lp.server.scheduler.sglang_host import StockHost
@@ -81,7 +82,7 @@ def test_a_masked_request_ends_where_its_processor_does_more_than_it_claims(does
         request = FakeRequest([5], [6], served=True)
         request.return_sampling_mask = masked
         custom_params = request.custom_params({})
-        attach_row(custom_params, Lies(), None, StockHost(request, may_lag=False))
+        attach_row(custom_params, [Serving(Lies(), None)], StockHost(request, may_lag=False))
         for token_id in (7, 8):
             logits = torch.zeros(1, 9)
             Lies()(logits, [custom_params])

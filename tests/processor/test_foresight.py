@@ -19,7 +19,8 @@ from sglang_lp.builtins import (
     TriggerPhraseLogitProcessor,
 )
 from sglang_lp.errors import ProcessorFault
-from sglang_lp.processor import LogitProcessor, prepare
+from sglang_lp.links import prepare
+from sglang_lp.processor import LogitProcessor
 from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import FakeRequest
 
@@ -57,10 +58,10 @@ FORCING = [
 
 def decode(processor, params, rng, steps=40):
     """Yield the row of a request before each step, and the token that then comes."""
-    made, parsed = prepare(processor(), params, ServedModel.of(None, VOCAB, [0]))
+    servings = prepare(processor(), params, ServedModel.of(None, VOCAB, [0]))
     request = FakeRequest([1, 30], [])
     custom_params = {"__req__": request}
-    row = attach_row(custom_params, made, parsed)
+    row = attach_row(custom_params, servings)
     batch = Batch()
     for _ in range(steps):
         logits = torch.tensor([[rng.random() for _ in range(VOCAB)]])

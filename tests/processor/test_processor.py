@@ -16,8 +16,9 @@ from sglang_lp.builtins import (
     ThinkingBudgetLogitProcessor,
 )
 from sglang_lp.errors import InvalidParameter, PayloadRefused, RefusalReason, Unsupported
+from sglang_lp.links import Flags, Serving, prepare
 from sglang_lp.params import Parameters, TokenId
-from sglang_lp.processor import LogitProcessor, prepare
+from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
 from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import FakeRequest
@@ -143,7 +144,7 @@ def test_the_row_of_a_request_dies_with_its_parameters():
 
 def test_what_a_row_is_kept_under_cannot_come_from_json():
     params = FakeRequest([1]).custom_params({})
-    attach_row(params, EditsNothing(), None)
+    attach_row(params, [Serving(EditsNothing(), None)])
 
     assert [type(key) for key in params] != [str] * len(params)
 
@@ -257,10 +258,17 @@ def test_copies_of_a_request_are_fitted_to_the_served_model_once():
             return super().fit_params(params, served)
 
     params, one, other = {"token_ids": [*range(100)]}, ServedModel(), ServedModel(object())
-    first = prepare(Fits(), params, one)[1]
-    assert prepare(Fits(), {"token_ids": [*range(100)]}, one)[1] is first
+    first = prepare(Fits(), params, one)[0].params
+    assert prepare(Fits(), {"token_ids": [*range(100)]}, one)[0].params is first
     assert len(fitted) == 1
     prepare(Fits(), params, other)
     prepare(Fits(), {"token_ids": [1]}, one)
     prepare(Fits(), {"token_ids": [1]}, one)
     assert fitted == [one, other, one, one]
+
+
+def test_every_flag_of_the_contract_is_read_of_each_link():
+    kinds = {"bool", "History"}
+    flags = {name for name, kind in LogitProcessor.__annotations__.items() if kind in kinds}
+    assert "early" in flags
+    assert flags <= {*Flags._fields}

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_lp._engine.apply import reading
-from sglang_lp._engine.apply.reading import Logits, ServedRequest
+from sglang_lp._engine.apply.reading import Logits, Reading
 
 #: Few values, so that many tie.
 LOGIT = st.sampled_from([-math.inf, -1.0, 0.0, 0.5, 2.0, math.nan])
 
 
 def asked(logits, index):
-    request = ServedRequest(None, may_lag=False, tokenizer=None)
-    request.lent, request.index = logits, index
+    request = Reading()
+    request.open(logits, index)
     return request
 
 

@@ -7,12 +7,11 @@ import pytest
 
 from sglang_lp._engine.history.arrivals import Arrivals
 from sglang_lp._engine.history.attached import rows_of
-from sglang_lp.builtins import ChainLogitProcessor, DisallowedTokensLogitsProcessor
-from sglang_lp.errors import PayloadRefused, PolicyError, Unsupported
+from sglang_lp.builtins import DisallowedTokensLogitsProcessor
+from sglang_lp.errors import PayloadRefused, PolicyError
 from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
 from sglang_lp.server.front.admission import Admission
 from sglang_lp.server.gate.guard import Guard
-from sglang_lp.server.gate.intake import Intake
 from sglang_lp.server.gate.reserved_keys import BUDGET_FIELD, EFFORT
 from sglang_lp.server.scheduler.gate import SchedulerGate
 from sglang_lp.server.scheduler.pending import PendingResults
@@ -58,7 +57,7 @@ def links_of(guard, req, scheduler=None):
     assert req.ended is None
     (row,) = rows_of([req.sampling_params.custom_params])
     assert row.source.origin_input_ids is req.origin_input_ids
-    return dict(row.request.params.links), row
+    return {type(turn.processor): turn.request.params for turn in row.turns}, row
 
 
 def test_what_is_mandatory_holds_for_beams():
@@ -205,16 +204,6 @@ def test_a_model_that_generates_nothing_does_not_start_with_decisions():
 def test_an_error_in_the_policy_names_the_file():
     with pytest.raises(PolicyError, match=r"policy in code: defaults.processor: expected"):
         Guard(Policy(defaults=Chosen(processor="NoSuch")))
-
-
-def test_a_chain_of_a_kind_of_its_own_is_refused_where_the_operator_decides(deciding, monkeypatch):
-    class Own(ChainLogitProcessor):
-        def edit(self, request, edits):
-            pass
-
-    monkeypatch.setattr(deciding, "_running", lambda _kind: Own)
-    with pytest.raises(Unsupported, match="a chain of its own kind"):
-        deciding.admit(Intake(THINK, {"chain": [THINK]}))
 
 
 def test_the_process_says_what_is_wrong_and_ends(capfd):

@@ -18,7 +18,7 @@ from sglang_lp.builtins import (
     TriggerPhraseLogitProcessor,
 )
 from sglang_lp.errors import InvalidParameter
-from sglang_lp.processor import prepare
+from sglang_lp.links import prepare
 from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import FakeRequest
 from support.models.vocabularies import one_token_a_byte

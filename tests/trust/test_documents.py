@@ -6,8 +6,9 @@ from pathlib import Path
 
 from sglang_lp import copies, params, parsed
 from sglang_lp._engine.history import arrivals
+from sglang_lp._engine.turns import turn
 from sglang_lp.adapters import arguments, trial
-from sglang_lp.builtins import chain, in_phase
+from sglang_lp.builtins import chain
 from sglang_lp.builtins.catalogue import items
 from sglang_lp.builtins.repetition import no_repeat_ngram
 from sglang_lp.builtins.thinking import rules as thinking
@@ -118,7 +119,10 @@ BOUNDS = [
     [MAX_PINS, MAX_PIN_BYTES],
     [MAX_TOKENIZER_BYTES >> 20, tokenizer._PART >> 10],
     [Limits().logged_refusals_per_minute],
-    [thinking.LONGEST_SLEEP, trigger_phrase._LONGEST_SLEEP, no_repeat_ngram._LONGEST_SLEEP],
+    [
+        *(thinking.LONGEST_SLEEP, trigger_phrase._LONGEST_SLEEP),
+        *(turn._LONGEST_SLEEP, no_repeat_ngram._LONGEST_SLEEP),
+    ],
     [
         parsed._MOST,
         guard._MOST_COPIED,
@@ -145,7 +149,6 @@ def test_the_bounds_of_security_are_the_real_ones():
         for _, at_most, _ in rows("| bounded | at most | where |")
     ]
     assert documented == BOUNDS
-    assert in_phase._LONGEST_SLEEP == trigger_phrase._LONGEST_SLEEP
 
 
 def test_a_bound_stands_where_security_says():

@@ -1,25 +1,24 @@
 """The logits of a step as a processor reads them, through its request.
 
-:class:`ServedRequest` implements the properties of :class:`~sglang_lp.request.Request` that need
-logits.
+:class:`Reading` implements the properties of :class:`~sglang_lp.request.Request` that need logits.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.apply.device import device_of
 from sglang_lp.edits.ids import Ids, checked, tensor_of
 from sglang_lp.edits.questions import Question
 from sglang_lp.errors import ProcessorFault
-from sglang_lp.request import Request
+from sglang_lp.request import outside_edit
 
 if TYPE_CHECKING:
     import torch
 
-    from sglang_lp.params import Parameters
     from sglang_lp.request import Answer
 
 #: Number of the largest logits of each row that are copied to the host at once. Reading more, or a
@@ -175,42 +174,58 @@ class ReadRow:
         return int(np.count_nonzero(np.greater(logits.numbers[index], value, out=logits.marks)))
 
 
-class ServedRequest(Request):
-    """A request with the logits of its step at hand.
+class Reading:
+    """The logits of a step as the processors of one row read them.
 
     Attributes:
-        sampling: SGLang's ``SamplingParams`` of the request, or ``None`` in a unit test.
-        full_prompt_ids: The prompt, with the tokens at its end that the processor resumes.
         lent: The logits of the batch while ``edit`` runs, else ``None``.
         index: The row of this request in these logits.
-        copied: A copy of the row, if the processor read ``request.logits``.
+        copied: A copy of the row, if a processor read ``request.logits``; all processors of the
+            row share it.
         read: The row as it was read, if it was not copied.
     """
 
-    __slots__ = ("copied", "full_prompt_ids", "index", "lent", "read", "sampling")
+    __slots__ = ("copied", "index", "lent", "read")
 
-    def __init__(
-        self, params: Parameters | None, *, may_lag: bool, tokenizer: Any, sampling: Any = None
-    ) -> None:
-        super().__init__(params, may_lag=may_lag, tokenizer=tokenizer)
-        self.sampling = sampling
-        self.full_prompt_ids: Sequence[int] = ()
-        self.lent: Logits | None = None
+    def __init__(self) -> None:
         self.index = 0
+        self.lent: Logits | None = None
         self.copied: torch.Tensor | None = None
         self.read: ReadRow | None = None
 
+    def open(self, logits: Logits, index: int) -> None:
+        """Lend the logits of a step."""
+        self.lent, self.index = logits, index
+
+    def close(self) -> None:
+        """Take the logits back; answers that were not read yet cannot be read any more."""
+        if self.read is not None:
+            self.read.is_over = True
+        self.lent = self.copied = self.read = None
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Lend nothing while the block runs."""
+        lent, copied = self.lent, self.copied
+        self.lent = self.copied = None
+        try:
+            yield
+        finally:
+            self.lent, self.copied = lent, copied
+
     @property
     def logits(self) -> torch.Tensor:
+        """The copy of the row, see :attr:`Request.logits`."""
         if self.copied is None:
             if self.lent is None:
-                return super().logits
+                raise outside_edit()
             self.copied = self.lent.tensor[self.index].clone()
         return self.copied
 
     def top(self, count: int) -> list[int]:
+        """Return the largest logits, see :meth:`Request.top`."""
         if self.lent is None:
-            return super().top(count)
+            raise outside_edit()
         if self.copied is None:
             most, top = self.lent.largest(self.index)
             if count <= len(most) and not math.isnan(most[0]):
@@ -224,8 +239,9 @@ class ServedRequest(Request):
         return [token_id for token_id, value in pairs if value > -math.inf]
 
     def is_among_top(self, token_ids: Iterable[int], count: int) -> Answer:
+        """Ask whether a token is among the largest, see :meth:`Request.is_among_top`."""
         if self.lent is None:
-            return super().is_among_top(token_ids, count)
+            raise outside_edit()
         ids = checked(token_ids, self.lent.vocab_size)
         if not ids or count < 1:
             raise ProcessorFault(

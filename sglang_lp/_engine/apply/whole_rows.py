@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from sglang_lp._engine.apply.device import index_on, send
 from sglang_lp.errors import ProcessorFault, SglangLpError
-from sglang_lp.faults import OURS, as_fault, blame
 from sglang_lp.processor import check_computed
 
 if TYPE_CHECKING:
     import torch
 
-    from sglang_lp.processor import Whole
+    from sglang_lp._engine.turns.turn import Whole
 
 
 class NoTokenLeft(ProcessorFault):
@@ -40,9 +39,9 @@ def compute(
     while left:
         groups: dict[type, list[int]] = {}
         for index, wholes in left.items():
-            groups.setdefault(wholes[0].processor.kind, []).append(index)
+            groups.setdefault(wholes[0].turn.processor.kind, []).append(index)
         # First the classes that no other row needs later, so that each class is called once.
-        later = {whole.processor.kind for wholes in left.values() for whole in wholes[1:]}
+        later = {whole.turn.processor.kind for wholes in left.values() for whole in wholes[1:]}
         for kind in [kind for kind in groups if kind not in later] or groups:
             group = [(index, left[index].pop(0)) for index in groups[kind]]
             failed |= _compute(logits, group, grammar_rows)
@@ -55,10 +54,10 @@ def _compute(
 ) -> dict[int, SglangLpError]:
     """Call one processor for rows of the logits; return the error of each row that fails."""
     indices = [index for index, _ in group]
-    processor = group[0][1].processor
+    turn = group[0][1].turn
     try:
         rows = index_on(logits.device, indices)
-        result = processor.compute(
+        result = turn.compute(
             logits.index_select(0, rows),
             [whole.request for _, whole in group],
             [whole.custom_params for _, whole in group],
@@ -72,8 +71,7 @@ def _compute(
                 failed |= _compute(logits, [one], grammar_rows)
             return failed
         ((index, whole),) = group
-        failed_part = blame(str(processor.name), error, is_named=whole.is_named)
-        fault = as_fault(OURS, f"at token {whole.request.position}", failed_part)
+        fault = whole.turn.fault(error, f"at token {whole.request.position}")
         if type(error) is NoTokenLeft and isinstance(fault, ProcessorFault):
             fault = NoTokenLeft(str(fault), fault.processor)
         return {index: fault}

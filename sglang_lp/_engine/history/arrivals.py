@@ -8,12 +8,13 @@ in tokens and not in time, because all ranks of a server have to agree on which 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import is_
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from sglang_lp._engine.history.row import same_tokens
 from sglang_lp.edits import NEVER
-from sglang_lp.faults import cause_of, from_signal
+from sglang_lp.faults import from_signal
 
 if TYPE_CHECKING:
     from sglang_lp._engine.history.row import Row
@@ -52,7 +53,7 @@ class Arrivals:
     def _new_interval(self) -> None:
         self._early = self._tokens = 0
         #: Parameters and prompt that were read last.
-        self._latest: tuple[object, Sequence[int]] = None, ()
+        self._latest: tuple[Sequence[object], Sequence[int]] = (), ()
 
     @property
     def wait(self) -> bool:
@@ -70,11 +71,10 @@ class Arrivals:
                 unknown, or if the request has generated tokens.
             making: Microseconds of its constructors, the same on all ranks; ``None`` if unknown.
         """
-        processor = row.processor
-        if processor.reads_prompt or row.resumed or processor.makes_object:
+        if row.reads_prompt or row.resumed or row.makes_object:
             row.wait()
             work = 0
-            if processor.makes_object:
+            if row.makes_object:
                 work = _WORK_OF_UNTRIED
                 if making is not None:
                     work = max(0, int(making * _WORK_OF_MICROSECOND))
@@ -127,16 +127,16 @@ class Arrivals:
             self._tokens += (len(row.tokens) - before) * _WORK_OF_RESUMED
             if left:
                 return left
-        if vocab_size is not None and row.processor.early and self._early < _MOST_EARLY:
+        if vocab_size is not None and row.early and self._early < _MOST_EARLY:
             self._early += 1
             row.ask_early(vocab_size)
         return 0
 
     def _has_room(self, row: Row) -> bool:
         """Tell whether a prompt is read now, and count it; the first prompt is always read."""
-        params, prompt_ids = row.request.params, row.source.origin_input_ids
+        params, prompt_ids = row.params, row.source.origin_input_ids
         room, tokens = _MOST_TOKENS - self._tokens, len(prompt_ids)
-        if tokens // _COPIES_PER_READ <= room and params is self._latest[0]:
+        if tokens // _COPIES_PER_READ <= room and _are_same(params, self._latest[0]):
             # Compares whole prompts: many texts may end with the same question.
             is_copy = same_tokens(prompt_ids, self._latest[1])
             tokens = tokens // _COPIES_PER_READ if is_copy else tokens
@@ -165,20 +165,20 @@ def ask_again(row: Row, vocab_size: int) -> End | None:
     """
     if row.dense:
         row.edit_log.add(row.resumed, forced=False)
-    if not row.processor.edits:
-        return None
     try:
         if not row.started:
             row.start()
         row.resume()
-        recording = row.ask(vocab_size)
-        recording.fold_standing()
-    except Exception as error:
-        if isinstance(cause_of(error), AttributeError):
-            return None  # it reads the logits
-        raise
+        recording = row.ask_drafted(vocab_size, apart=False)
+    except AttributeError:
+        return None  # it reads the logits
     finally:
         row.restart()
     if not recording.is_empty:
         row.edit_log.add(row.resumed, forced=recording.leaves_one)
     return recording.end
+
+
+def _are_same(params: Sequence[object], others: Sequence[object]) -> bool:
+    """Tell whether two rows have the very same parameters."""
+    return len(params) == len(others) and all(map(is_, params, others))

@@ -13,8 +13,7 @@ from sglang_lp._engine.history.host import Host, host_of
 from sglang_lp._engine.history.row import Row
 
 if TYPE_CHECKING:
-    from sglang_lp.params import Parameters
-    from sglang_lp.processor import LogitProcessor
+    from sglang_lp.links import Serving
 
 
 class _Slot:
@@ -51,22 +50,16 @@ def rows_of(custom_param_list: Sequence[Any]) -> list[Row | None]:
         ]
 
 
-def attach_row(
-    custom_params: Any,
-    processor: LogitProcessor,
-    params: Parameters | None,
-    host: Host | None = None,
-) -> Row:
+def attach_row(custom_params: Any, servings: Sequence[Serving], host: Host | None = None) -> Row:
     """Make the row of a request and keep it in its ``custom_params``.
 
     Args:
         custom_params: As for :func:`rows_of`. Without ``__req__`` nothing is kept.
-        processor: Serves the request, as :func:`sglang_lp.processor.prepare` returned it.
-        params: Its parsed parameters, or ``None`` if the processor has no schema.
+        servings: The processors of the request, as :func:`sglang_lp.links.prepare` returns them.
         host: Host of the request; ``None`` to find it.
     """
     source = custom_params.get("__req__")
-    row = Row(processor, params, host_of(source) if host is None else host)
+    row = Row(servings, host_of(source) if host is None else host)
     if source is not None:
         custom_params[_SLOT] = row
     return row

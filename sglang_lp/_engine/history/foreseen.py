@@ -23,7 +23,13 @@ def foreseen(row: Row, count: int, vocab_size: int) -> list[int]:
     Raises:
         ProcessorFault: A token is outside the vocabulary.
     """
-    forced = [*map(index, islice(row.processor.foresee(row.request), count))]
+    forced: list[int] = []
+    for turn in row.turns:  # the first that forces one: the others leave its tokens alone
+        row.running = turn
+        forced = [*map(index, islice(turn.foresee(), count))]
+        if forced:
+            break
+    row.running = None
     if forced and not 0 <= min(forced) <= max(forced) < vocab_size:
         raise ProcessorFault(
             f"foresee(): expected token ids from 0 to {vocab_size - 1}, got {forced}"

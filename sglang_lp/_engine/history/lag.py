@@ -6,15 +6,14 @@ import logging
 from typing import TYPE_CHECKING
 
 from sglang_lp.errors import ProcessorFault
-from sglang_lp.request import History
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sglang_lp._engine.history.host import Host
-    from sglang_lp.processor import LogitProcessor
+    from sglang_lp._engine.turns.turn import Turn
 
 logger = logging.getLogger(__name__)
-
-_TOKENS = History.TOKENS
 
 #: Classes of processors whose missing history was reported. One line each is enough.
 _reported: set[type] = set()
@@ -26,17 +25,20 @@ _LAGS = (
 )
 
 
-def tolerates_lag(processor: LogitProcessor, host: Host) -> bool:
-    """Tell whether a processor runs without the newest token; the first refusal is logged.
+def tolerates_lag(turns: Iterable[Turn], host: Host) -> bool:
+    """Tell whether all turns run without the newest token; the first refusal is logged.
 
     Raises:
-        ProcessorFault: It does not, and the host has no steps with the newest token either.
+        ProcessorFault: One does not, and the host has no steps with the newest token either.
     """
-    if processor.needs is not _TOKENS or processor.tolerates_lag:
-        return True
-    if not host.may_lag:
-        raise ProcessorFault("the newest token of the request cannot be read on this server")
-    if processor.kind not in _reported:
-        _reported.add(processor.kind)
-        logger.error(_LAGS, processor.name)
-    return False
+    for turn in turns:
+        if turn.tolerates_lag:
+            continue
+        if not host.may_lag:
+            raise ProcessorFault("the newest token of the request cannot be read on this server")
+        processor = turn.processor
+        if processor.kind not in _reported:
+            _reported.add(processor.kind)
+            logger.error(_LAGS, processor.name)
+        return False
+    return True

@@ -1,4 +1,4 @@
-"""The row of a request in the batch: its processor, its history so far, and when it wakes.
+"""The row of a request in the batch: its turns, its history so far, and when it wakes.
 
 The scheduler's gate makes rows, :class:`~sglang_lp._engine.history.arrivals.Arrivals` starts them,
 and a step (:mod:`sglang_lp._engine.batch`) asks them for edits.
@@ -9,46 +9,40 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sglang_lp._engine.apply.plan_builder import precompile
-from sglang_lp._engine.apply.reading import ServedRequest
 from sglang_lp._engine.compiled.edits import CompiledEdits
 from sglang_lp._engine.history.clock import clock
 from sglang_lp._engine.history.edit_log import EditLog
 from sglang_lp._engine.history.lag import tolerates_lag
 from sglang_lp._engine.history.row_state import RowState
+from sglang_lp._engine.turns.turn_list import TurnList
 from sglang_lp.edits import NEVER
 from sglang_lp.edits.ids import Ids, converted_ids
 from sglang_lp.edits.recording import Recording
-from sglang_lp.errors import ProcessorFault, SglangLpError
 from sglang_lp.faults import as_fault, from_signal
 from sglang_lp.request import History
 
 if TYPE_CHECKING:
+    from sglang_lp._engine.apply.reading import Reading
     from sglang_lp._engine.history.host import Host
-    from sglang_lp.params import Parameters
-    from sglang_lp.processor import LogitProcessor
+    from sglang_lp._engine.turns.turn import Whole
+    from sglang_lp.errors import SglangLpError
+    from sglang_lp.links import Serving
 
 #: Looked up once and not for each row: a member of an enumeration is a slow attribute.
 _NONE, _TOKENS = History.NONE, History.TOKENS
-
-_BIASED = (
-    "return_sampling_mask needs processors that only ban, allow or force tokens, and this "
-    "processor edited otherwise; its class sets exclusion_only = True: remove that"
-)
-
 
 _UNSTARTED, _WAITING, _RESUMING = RowState.UNSTARTED, RowState.WAITING, RowState.RESUMING
 _ASKED, _RUNNING, _ENDED = RowState.ASKED, RowState.RUNNING, RowState.ENDED
 
 
-class Row:
-    """Feeds a processor the history of its request, and keeps what its next steps need.
+class Row(TurnList):
+    """Feeds the turns of a request its history, and keeps what its next steps need.
 
     The history is read from the host at each step. Counting calls of the sampler would be wrong:
     chunked prefill samples results that are dropped, and a retracted request runs again. The
-    processor's state is fed from that history, and can be rebuilt from it at any time.
+    states of the processors are fed from that history, and can be rebuilt from it at any time.
 
     Transitions between the states of :class:`~sglang_lp._engine.history.row_state.RowState`, from
     any state but ENDED unless the table says more:
@@ -71,94 +65,57 @@ class Row:
     =====================  ========================  ==============================================
 
     ``wake`` is independent of the state: 0 if the row is awake, a reading of the clock if it
-    sleeps, ``NEVER`` if it sleeps for good.
+    sleeps, ``NEVER`` if it sleeps for good. A row that *watches* sleeps until ``wake`` or until one
+    of the tokens of ``watch`` comes, which may open or close the phase of a turn.
 
-    Persistent edits have two parts, which are compiled as one: *always* edits, from
-    ``Edits.always``, and *held* edits, from ``Edits.hold_until``, which a later ``edit`` replaces.
+    The persistent edits are all that turns keep while their phases are open, compiled as one.
 
     Attributes:
-        processor: Serves the request.
-        name: Name of the processor, read once: naming a fault must not fail.
-        needs: What the processor must know of the tokens.
-        dense: Whether it computes whole rows, or runs processors that do.
-        request: The request as the processor sees it.
         host: The host of the request.
         source: The host's own request object (or a proxy of it), or ``None``.
-        resumed: Number of tokens at the end of the prompt that the processor treats as generated.
-            Positions count these as well.
-        state: Whether the processor is started and fed.
+        state: Whether the processors are started and fed.
         wake: Reading of the clock before which no step asks this row.
-        tokens: Generated tokens that were fed, oldest first.
-        persistent: Compiled edits that apply at every step, or ``None``.
-        held: The held edits among them, or ``None``.
         step_compiled: Compiled edits of its last step, kept so that the next step finds them.
         version: Changes whenever a cached plan that contains this row is stale.
         edit_log: What was edited and forced so far.
-        leaves_one: Whether the edits of its last step left one token only.
         is_scaled: Whether the edits of its last step multiplied all logits.
     """
 
     __slots__ = (
         "__weakref__",
-        "_always",
-        "_first",
         "_ids",
         "_output_ids",
         "_prompt_ids",
-        "dense",
         "edit_log",
-        "held",
         "host",
         "is_scaled",
-        "leaves_one",
-        "name",
-        "needs",
-        "persistent",
-        "processor",
-        "request",
-        "resumed",
         "source",
         "state",
         "step_compiled",
-        "tokens",
         "version",
         "wake",
     )
 
-    def __init__(self, processor: LogitProcessor, params: Parameters | None, host: Host) -> None:
-        self.processor = processor
-        self.name = str(processor.name)
-        self.needs = processor.needs
-        self.dense = processor.dense
-        self.request = ServedRequest(
-            params,
-            may_lag=host.may_lag,
-            tokenizer=host.tokenizer,
-            sampling=getattr(host.request, "sampling_params", None),
-        )
+    def __init__(
+        self, servings: Sequence[Serving], host: Host, reading: Reading | None = None
+    ) -> None:
+        super().__init__(servings, host, reading)
         self.host = host
         self.source = host.request
-        self.resumed = host.resumed
         self.state = _UNSTARTED
         self.wake = 0
         self.edit_log = EditLog()
-        self.leaves_one = self.is_scaled = False
-        self.tokens = array("q")
-        self.persistent: CompiledEdits | None = None
+        self.is_scaled = False
         self.version = clock.next_version()
-        self.held: Recording | None = None
         self.step_compiled: CompiledEdits | None = None
-        self._always: Recording | None = None
-        #: The edits of the first step, while ASKED.
-        self._first: Recording | None = None
         #: Converted now and not while a batch waits, once for all copies of a request.
-        self._ids: list[Ids] = converted_ids(params)
+        self._ids: list[Ids] = [ids for one in servings for ids in converted_ids(one.params)]
         self._prompt_ids: Sequence[int] = ()
         self._output_ids: Sequence[int] = ()
 
     def __repr__(self) -> str:
         if self.wake >= NEVER:
-            sleep = "asleep for good"
+            sleep = "asleep for good" if self.watch is None else "asleep in its phase"
         else:
             left = self.wake - clock.now
             sleep = f"asleep for {left} tokens" if left > 0 else "awake"
@@ -187,8 +144,8 @@ class Row:
         """
         source = self.source
         self._prompt_ids, self._output_ids = source.origin_input_ids, source.output_ids
-        self.request.position = self.resumed
-        self._start_processor()
+        self.position = self.resumed
+        self._start_turns()
 
     def resume(self, most: int = NEVER) -> int:
         """Feed a started processor tokens that it resumes.
@@ -204,7 +161,7 @@ class Row:
         new = self._prompt_ids[since : min(tokens, since + most)]
         if len(new):
             self.tokens.extend(new)
-            self.processor.advance(self.request, new)
+            self._feed(new)
         left = max(0, self.resumed - len(self.tokens))
         if not left and self.state is _RESUMING:
             self.state = _RUNNING
@@ -223,18 +180,16 @@ class Row:
             self.state = _UNSTARTED
 
     def _restart(self) -> None:
-        """Start the processor, and feed it the resumed tokens."""
-        self._start_processor()
+        """Start the processors, and feed them the resumed tokens."""
+        self._start_turns()
         if self.resumed:
             self.resume()
 
-    def _start_processor(self) -> None:
-        request = self.request
+    def _start_turns(self) -> None:
+        self.tokens = array("q")
         self._show_prompt()
-        self.tokens = request.output_ids = array("q")
-        self._first = None
-        self._set_persistent(None, None)
-        request.state = self.processor.start(request)
+        self.begin(self.position)
+        self._set_persistent(())
         self.state = _RESUMING if self.resumed else _RUNNING
 
     def fork(self, host: Host, output_ids: Sequence[int]) -> Row:
@@ -246,11 +201,10 @@ class Row:
         """
         row = copy(self)
         row.host, row._output_ids = host, output_ids  # noqa: SLF001 - a copy of itself
-        row.request = request = copy(self.request)
-        row.tokens = request.output_ids = self.tokens[:]
+        row.tokens = self.tokens[:]
         row.edit_log = copy(self.edit_log)
-        if self.needs is not _NONE:
-            request.state = self.processor.fork(request)
+        row.fork_turns()
+        row._show_prompt()  # noqa: SLF001 - as above
         return row
 
     # Each step
@@ -266,16 +220,16 @@ class Row:
               a request that has just finished;
             - the newest token is missing, and the processor does not tolerate that.
         """
-        needs, request = self.needs, self.request
+        needs = self.needs
         prompt_ids, output_ids, pending, position, counts = self.host.look(tokens=needs is _TOKENS)
         seen, resumed = len(output_ids), self.resumed
         total = seen + len(pending)
-        request.position = position + resumed
-        request.exact = exact = position == total
+        self.position = position + resumed
+        self.exact = exact = position == total
         if needs is not _NONE:
             if not counts:
                 return False
-            if not exact and not tolerates_lag(self.processor, self.host):
+            if not exact and not tolerates_lag(self.turns, self.host):
                 return False
         tokens = self.tokens
         fed = len(tokens) - resumed
@@ -301,7 +255,7 @@ class Row:
                 new = [*output_ids[fed:seen], *pending[max(0, fed - seen) :]]
                 tokens.extend(new)
             self.edit_log.resolve(tokens)
-            self.processor.advance(request, new)
+            self._feed(new)
         return True
 
     def _adopt(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> None:
@@ -317,53 +271,69 @@ class Row:
         self._show_prompt()
 
     def _show_prompt(self) -> None:
-        """Show the processor the prompt."""
-        self.request.full_prompt_ids = self._prompt_ids
-        self.request.prompt_ids, _ = self.split_prompt(self._prompt_ids)
+        """Show the processors the prompt."""
+        prompt_ids, _ = self.split_prompt(self._prompt_ids)
+        for turn in self.turns:
+            turn.request.show(self._prompt_ids, prompt_ids, self.tokens)
+
+    @property
+    def output_ids(self) -> Sequence[int]:
+        """The generated tokens that the host has, which grow with the request."""
+        return self._output_ids
+
+    @property
+    def prompt_ids(self) -> Sequence[int]:
+        """Tokens of the prompt, without those that the row resumes."""
+        return self.split_prompt(self._prompt_ids)[0]
 
     def ask_early(self, vocab_size: int) -> None:
-        """Ask for the edits of the first step, so that the step does not wait for them.
-
-        Args:
-            vocab_size: Number of logits in a row of the model.
-        """
-        recording = Recording(vocab_size)
         try:
-            self.processor.edit(self.request, recording)
-            if self.needs is _NONE:
-                recording.fold_standing()
-                recording.hold_until(NEVER)
-            precompile(recording)
+            super().ask_early(vocab_size)
         except BaseException as error:
             if from_signal(error):
                 raise
             self._restart()  # the step asks again, and handles what it raises
         else:
-            self._first = recording
             self.state = _ASKED
 
-    def ask(self, vocab_size: int) -> Recording:
-        """Return the edits of this step.
+    def ask(self, vocab_size: int, now: int, width: int = 1, *, apart: bool = False) -> Recording:
+        """Ask the turns for the edits of this step, and let the row sleep as long as they do.
+
+        Args:
+            vocab_size: Number of logits in a row of the model.
+            now: Reading of the clock at this step.
+            width: As for :meth:`ask_turns`.
+            apart: As for :meth:`ask_turns`.
 
         Raises:
-            ProcessorFault: They exclude a sampling mask that the request asks for.
-            BaseException: Raised by the processor.
+            ProcessorFault: As :meth:`ask_turns`.
         """
-        recording = self._first
-        if recording is not None:
-            self._first = None
-            self.state = _RUNNING
-            if recording.vocab_size != vocab_size:
-                self._restart()
-                recording = None
-        if recording is None:
-            recording = Recording(vocab_size)
-            self.processor.edit(self.request, recording)
-        if self.host.returns_sampling_mask and not (
-            recording.only_excludes and self.request.copied is None
-        ):
-            raise ProcessorFault(_BIASED)
-        return recording
+        if self.state is _ASKED:
+            self._run_asked(vocab_size)
+        step = self.ask_turns(vocab_size, width, apart=apart)
+        wake, next_position = self.wakes_at, self.position + 1
+        if wake <= next_position:
+            self.wake = 0
+        else:
+            self.wake = NEVER if wake >= NEVER else now + wake - self.position
+        return step
+
+    def _run_asked(self, vocab_size: int) -> None:
+        """Begin the first step, whose edits are known if they were for this vocabulary."""
+        self.state = _RUNNING
+        if any(one.first and one.first.vocab_size != vocab_size for one in self.turns):
+            self._restart()
+
+    def wholes_now(self, custom_params: Any) -> list[Whole]:
+        """Return :meth:`wholes` at a node of a draft, which are computed after the walk."""
+        tokens = self.tokens[:]
+        found = []
+        for whole in self.wholes(custom_params):
+            seen = copy(whole.request)
+            seen.show(self._prompt_ids, self.prompt_ids, tokens)
+            seen.see(self.position, tokens, exact=True)
+            found.append(whole._replace(request=seen))
+        return found
 
     def rewind(self) -> None:
         """Ask again at the next step: the host dropped the token that was sampled last.
@@ -375,28 +345,14 @@ class Row:
         self.wake = 0
         self.version = clock.next_version()
         if self.state is _RUNNING:
-            self.processor.rewind(self.request)
+            for turn in self.turns:
+                self.running = turn
+                turn.rewind()
+            self.running = None
 
     # Persistent edits
 
-    def rest_on(self, recording: Recording) -> None:
-        """Apply these edits at every step, and never ask the processor again."""
-        self.wake = NEVER
-        self._set_persistent(recording, None)
-
-    def add_always(self, recording: Recording) -> None:
-        """Apply these edits at every step, together with the other persistent edits."""
-        if self._always is not None:
-            recording.add(self._always)
-        self._set_persistent(recording, self.held)
-
-    def set_held(self, recording: Recording | None) -> None:
-        """Replace the held edits."""
-        self._set_persistent(self._always, recording)
-
-    def _set_persistent(self, always: Recording | None, held: Recording | None) -> None:
-        self._always, self.held = always, held
-        parts = [one for one in (always, held) if one is not None and not one.is_empty]
+    def _set_persistent(self, parts: Sequence[Recording]) -> None:
         persistent = None
         if parts:
             recording = parts[0]
@@ -407,7 +363,7 @@ class Row:
             persistent = CompiledEdits.of(recording)
         if persistent is not self.persistent:
             self.edit_log.set_persistent(
-                self.request.position,
+                self.position,
                 exist=persistent is not None,
                 forced=any(one.leaves_one for one in parts),
             )
@@ -425,21 +381,28 @@ class Row:
         Raises:
             SglangLpError: ``error`` itself, outside a server.
         """
-        self.wake = NEVER
+        self.wake, self.watch = NEVER, None
         self.state = _ENDED
-        self._first = None
-        self._set_persistent(None, None)
+        for turn in self.turns:
+            turn.forget()
+        self._set_persistent(())
         self.host.end(error)
 
-    def fault(self, error: BaseException, position: int | None = None) -> SglangLpError:
-        """Convert an exception of the processor to the error of its request.
+    def fault(
+        self, error: BaseException, position: int | None = None, when: str | None = None
+    ) -> SglangLpError:
+        """Convert an exception to the error of its request.
 
         Args:
-            error: Raised by the processor; see :func:`~sglang_lp.faults.as_fault`.
+            error: Raised while the row was edited. It names the processor that was running; if
+                none was, all of them.
             position: Position along a draft; ``None`` for the position of the request.
+            when: The moment, if it is no step.
         """
-        at = self.request.position if position is None else position
-        return as_fault(self.name, f"at token {max(0, at - self.resumed)}", error)
+        at = self.position if position is None else position
+        when = when or f"at token {max(0, at - self.resumed)}"
+        turn, self.running = self.running, None
+        return as_fault(self.name, when, error) if turn is None else turn.fault(error, when)
 
 
 def same_tokens(one: Sequence[int], other: Sequence[int]) -> bool:

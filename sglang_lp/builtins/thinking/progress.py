@@ -226,6 +226,11 @@ class Progress:
         return self.length - self._prompt_length
 
     @property
+    def is_settled(self) -> bool:
+        """Whether no delimiter and no closing is begun."""
+        return not (self._matched or self.begun)
+
+    @property
     def generated(self) -> int:
         """Number of generated tokens of the open block, since the last tool call."""
         return self.length - max(self.opened, self._prompt_length)

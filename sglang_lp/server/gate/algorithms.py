@@ -9,7 +9,7 @@ from sglang_lp.errors import Unsupported
 from sglang_lp.request import History
 
 if TYPE_CHECKING:
-    from sglang_lp.processor import LogitProcessor
+    from sglang_lp.links import Serving
 
 #: Name -> why processors are refused, or ``None`` where they are exact at every drafted token.
 #: Read in SGLang 0.5.20 to 0.5.23; the tests run NGRAM, STANDALONE, EAGLE, EAGLE3, DFLASH and
@@ -70,18 +70,18 @@ class Speculation(NamedTuple):
         known = ALGORITHMS.get(self.algorithm, _UNKNOWN) is None
         return known and not self.simulated and self.lossy is None
 
-    def check(self, name: str, processor: LogitProcessor, *, sampled: bool) -> None:
+    def check(self, name: str, serving: Serving, *, sampled: bool) -> None:
         """Refuse a processor that could not be exact.
 
         Args:
-            name: Its name, for the message.
-            processor: Serves the request.
+            name: Name of the processor that the request asks for, for the message.
+            serving: Serves the request.
             sampled: Whether the request's tokens are sampled, not the most likely ones.
 
         Raises:
             Unsupported: With the reason.
         """
-        why = self.obstacle(processor, sampled=sampled)
+        why = self.obstacle(serving, sampled=sampled)
         if why is not None:
             raise Unsupported(
                 "custom_logit_processor: expected one that is exact with this server's speculative "
@@ -89,15 +89,15 @@ class Speculation(NamedTuple):
                 "without it"
             )
 
-    def obstacle(self, processor: LogitProcessor, *, sampled: bool) -> str | None:
+    def obstacle(self, serving: Serving, *, sampled: bool) -> str | None:
         """Return why a processor could not be exact, or ``None``.
 
         Args:
-            processor: Serves a request.
+            serving: Serves a request.
             sampled: Whether the request's tokens are sampled.
         """
         why = ALGORITHMS.get(self.algorithm, _UNKNOWN)
-        fixed = processor.needs is History.NONE
+        processor, fixed = serving.flags, serving.needs is History.NONE
         if why is None and self.simulated:
             why = "it was started with SGLANG_SIMULATE_ACC_LEN, which accepts drafted tokens unseen"
         elif why is None and processor.reads_request:

@@ -12,16 +12,15 @@ from sglang_lp.server.versions import BEAM_SEARCH, has_beam_search
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sglang_lp.processor import LogitProcessor
+    from sglang_lp.links import Serving
 
 
-def check_beams(width: object, name: str, links: Sequence[tuple[str, LogitProcessor]]) -> None:
+def check_beams(width: object, servings: Sequence[tuple[str, Serving]]) -> None:
     """Refuse a processor that could not edit each beam exactly.
 
     Args:
         width: The request's ``beam_width``, more than 1.
-        name: Name of the processor, for the message.
-        links: The processor, or the links of the chain, each with its name for the message.
+        servings: The processors of the request, each with its name for the message.
 
     Raises:
         RequestError: With the reason.
@@ -29,11 +28,12 @@ def check_beams(width: object, name: str, links: Sequence[tuple[str, LogitProces
     if not isinstance(width, int):
         raise RequestError(f"beam_width: expected a whole number, got {shown(width)}")
     if not has_beam_search():
+        name = ", ".join(name for name, _ in servings)
         raise _refused(width, name, f"only SGLang {BEAM_SEARCH} and newer search beams with it")
-    for own, link in links:
-        why = _why_not(link)
+    for name, serving in servings:
+        why = _why_not(serving)
         if why is not None:
-            raise _refused(width, own, why)
+            raise _refused(width, name, why)
 
 
 def _refused(width: int, name: str, why: str) -> Unsupported:
@@ -42,9 +42,10 @@ def _refused(width: int, name: str, why: str) -> Unsupported:
     )
 
 
-def _why_not(processor: LogitProcessor) -> str | None:
+def _why_not(serving: Serving) -> str | None:
     """Return why one processor cannot follow beams, or ``None`` if it can."""
-    if is_thinking_budget(type(processor)):
+    processor, kind = serving.flags, type(serving.processor)
+    if is_thinking_budget(kind):
         return "it counts the thinking of one answer"
     if processor.reads_request:
         return "it reads SGLang's request itself, which does not have the tokens of each beam"
@@ -52,6 +53,6 @@ def _why_not(processor: LogitProcessor) -> str | None:
         return "it may end the answer, and cannot end one beam of several"
     if processor.samples:
         return "it is for answers that are sampled, and a beam search samples no token"
-    if processor.needs is not History.NONE and not processor.can_fork:
+    if serving.needs is not History.NONE and not processor.can_fork:
         return "its state cannot be forked, which following a beam takes (can_fork)"
     return None

@@ -23,13 +23,13 @@ from sglang_lp.errors import (
     did_you_mean,
 )
 from sglang_lp.faults import OURS, as_fault, blaming
+from sglang_lp.links import Serving, serve
 from sglang_lp.params import Beside, take_beside
 from sglang_lp.parsed import forget
 from sglang_lp.policy import Asked, Decided, Rules
 from sglang_lp.policy.chosen import fields_of
-from sglang_lp.policy.links import Link, parts
-from sglang_lp.policy.thinking import thinks
-from sglang_lp.processor import LogitProcessor, serve
+from sglang_lp.policy.thinking import is_thinking_budget
+from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.gate.reserved_keys import END_TOKEN_IDS
 from sglang_lp.server.gate.server import Server
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
 
     from sglang_lp.catalogue.opened import Renewal
-    from sglang_lp.params import Parameters
     from sglang_lp.served_model import ServedModel
     from sglang_lp.server.gate.intake import Intake
     from sglang_lp.trust import Allowed, Policy
@@ -59,9 +58,7 @@ class Admitted(NamedTuple):
 
     Attributes:
         payload: The operator's own spelling of the allowed class; it replaces the request's.
-        kind: The class that runs: the allowed class, or a chain with the operator's processors.
-        processor: Serves the request.
-        params: Its parsed parameters.
+        servings: The processors that serve the request, in their order.
         custom_params: Replaces the request's own for a class that reads them itself; ``None`` to
             keep those.
         names: Names of the processors that the client may know of.
@@ -69,35 +66,28 @@ class Admitted(NamedTuple):
     """
 
     payload: str
-    kind: type[LogitProcessor]
-    processor: LogitProcessor
-    params: Parameters
+    servings: tuple[Serving, ...]
     custom_params: dict[str, Any] | None
     names: tuple[str, ...]
     beside: Beside
 
     @property
-    def links(self) -> list[Link]:
-        """The processors of the request."""
-        return parts(Link(self.kind, self.params))
-
-    @property
     def making(self) -> float:
         """Seconds of the constructors of adapted classes, where they were tried."""
-        return sum(link.params.seconds for link in self.links if isinstance(link.params, Arguments))
+        params = [serving.params for serving in self.servings]
+        return sum(one.seconds for one in params if isinstance(one, Arguments))
 
     @property
     def choices(self) -> frozenset[Hashable]:
         """The different choices of catalogue items."""
         found = CatalogueLogitProcessor.Fitted
-        return frozenset(
-            link.params.choice.rules for link in self.links if isinstance(link.params, found)
-        )
+        params = [serving.params for serving in self.servings]
+        return frozenset(one.choice.rules for one in params if isinstance(one, found))
 
     @property
     def thinks(self) -> bool:
         """Whether a thinking budget runs."""
-        return any(thinks(link) for link in self.links)
+        return any(is_thinking_budget(type(serving.processor)) for serving in self.servings)
 
 
 class Found(NamedTuple):
@@ -194,9 +184,8 @@ class Guard:
         speculation = self.server.speculation
         if decided is None or speculation is None:
             return
-        for link in parts(Link(decided.processor, decided.params)):
-            serving, _ = serve(link.processor(), link.params)
-            why = speculation.obstacle(serving, sampled=False)
+        for link in decided.links:
+            why = speculation.obstacle(serve(link), sampled=False)
             if why is not None:
                 raise PolicyError(
                     f"expected processors of [defaults] and [[always]] that are exact with this "
@@ -272,14 +261,11 @@ class Guard:
                 if intake.payload is None:
                     self.server.check_calls(found.name)
                 beside = beside._replace(resumed=decided.resumed)
-                with blaming(decided.processor.__name__):
-                    processor, params, own = self._make(decided, intake.limit)
-                    self.server.check_honours(found.name, processor, intake, beside)
+                servings, own = self._make(decided, intake.limit)
+                self.server.check_honours(found.name, servings, intake, beside)
             except BaseException as error:  # noqa: BLE001 - the allowed class's own code
                 raise as_fault(OURS, "before its request began", error) from None
-        return Admitted(
-            found.payload, decided.processor, processor, params, own, decided.names, beside
-        )
+        return Admitted(found.payload, servings, own, decided.names, beside)
 
     @contextmanager
     def counting(self) -> Iterator[None]:
@@ -372,15 +358,15 @@ class Guard:
 
     def _make(
         self, decided: Decided, limit: int | None
-    ) -> tuple[LogitProcessor, Parameters, dict[str, Any] | None]:
-        """Make the processor that serves a request, its parameters and its ``custom_params``."""
-        made = decided.processor()
+    ) -> tuple[tuple[Serving, ...], dict[str, Any] | None]:
+        """Make the processors that serve a request, and its ``custom_params``."""
         whole = None if limit is None else limit + decided.resumed
-        serving, params = serve(made, decided.params, whole)
-        own = None
-        if decided.processor.dense and not self.rules.is_empty:
-            own = made.plain(params)
-        return serving, params, own
+        servings = tuple(serve(link, whole) for link in decided.links)
+        own, only = None, servings[0]
+        if len(servings) == 1 and only.flags.dense and not self.rules.is_empty:
+            with blaming(only.flags.name, is_named=only.is_named):
+                own = only.processor.plain(only.params)
+        return servings, own
 
 
 def _names(policy: Policy, allowed: Iterable[Allowed]) -> Iterator[str]:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sglang_lp.builtins.chain import links_of
 from sglang_lp.errors import PolicyError, RequestError, Unsupported
 from sglang_lp.params import RAW, RESUMED
 from sglang_lp.policy.fields import ENGINE_FIELDS
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from sglang_lp.catalogue.opened import Catalogues
+    from sglang_lp.links import Serving
     from sglang_lp.params import Beside
-    from sglang_lp.processor import LogitProcessor
     from sglang_lp.served_model import ReasoningFormat, ToolCallFormat
     from sglang_lp.server.gate.intake import Intake
     from sglang_lp.watermark.marks import Scheme
@@ -178,13 +177,13 @@ class Server:
             )
 
     def check_honours(
-        self, name: str, processor: LogitProcessor, intake: Intake, beside: Beside
+        self, name: str, servings: Sequence[Serving], intake: Intake, beside: Beside
     ) -> None:
-        """Refuse a request whose processor would not do what the request asks for.
+        """Refuse a request whose processors would not do what the request asks for.
 
         Args:
-            name: Name of the processor, for the message.
-            processor: Serves the request.
+            name: Name of the processor that it asks for, for the message.
+            servings: The processors that serve the request.
             intake: The request.
             beside: The keys of its ``custom_params`` that are meant for no processor.
 
@@ -192,16 +191,17 @@ class Server:
             RequestError: With the reason.
         """
         if intake.searches_beams:
-            check_beams(intake.beam_width, processor.name, _links_of(processor, intake))
+            check_beams(intake.beam_width, _named(servings, intake))
         if intake.masked:
-            _check_mask(_links_of(processor, intake))
+            _check_mask(_named(servings, intake))
         if beside.resumed:
-            _check_resumed(processor)
+            _check_resumed(servings)
             self._check_whole(intake.prompt_tokens)
         if beside.raw:
             self._check_raw(logprobs=intake.logprobs)
         if self.speculation is not None:
-            self.speculation.check(name, processor, sampled=intake.sampled)
+            for serving in servings:
+                self.speculation.check(name, serving, sampled=intake.sampled)
 
     def _check_whole(self, prompt_tokens: int | None) -> None:
         """Refuse to resume an answer that SGLang has cut or would cut from a prompt's end.
@@ -245,37 +245,37 @@ def _names_of_params(preferred: Any) -> frozenset[str]:
     return frozenset((preferred or {}).get("custom_params") or ())
 
 
-def _check_resumed(processor: LogitProcessor) -> None:
+def _check_resumed(servings: Sequence[Serving]) -> None:
     """Refuse to resume an answer with a class that reads SGLang's request itself.
 
     Raises:
         Unsupported: It is such a class.
     """
-    if processor.reads_request:
-        raise Unsupported(
-            f"{RESUMED}: expected none with {processor.name}, which reads SGLang's request itself; "
-            "use a processor that overrides edit()"
-        )
+    for serving in servings:
+        if serving.flags.reads_request:
+            raise Unsupported(
+                f"{RESUMED}: expected none with {serving.name}, which reads SGLang's request "
+                "itself; use a processor that overrides edit()"
+            )
 
 
-def _links_of(processor: LogitProcessor, intake: Intake) -> list[tuple[str, LogitProcessor]]:
+def _named(servings: Sequence[Serving], intake: Intake) -> list[tuple[str, Serving]]:
     """Return the processors of a request, each with the name by which the client asked for it.
 
     Of the processors that the client knows, those of other engines' fields come last.
     """
     asked = {ENGINE_FIELDS[field].processor.__name__: field for field, _ in intake.fields}
-    links = reversed(links_of(processor))
-    return [(asked.pop(name, name), link) for name, link in links][::-1]
+    return [(asked.pop(one.name, one.name), one) for one in reversed(servings)][::-1]
 
 
-def _check_mask(links: Sequence[tuple[str, LogitProcessor]]) -> None:
+def _check_mask(servings: Sequence[tuple[str, Serving]]) -> None:
     """Refuse to show a sampling mask of logits that change in another way than by exclusion.
 
     Raises:
         Unsupported: A processor does more.
     """
-    for name, link in links:
-        if link.dense or not link.exclusion_only:
+    for name, serving in servings:
+        if serving.flags.dense or not serving.flags.exclusion_only:
             raise Unsupported(
                 "return_sampling_mask: expected processors that only ban, allow and force tokens, "
                 f"got {name}, which also changes the relative probabilities of other tokens; "

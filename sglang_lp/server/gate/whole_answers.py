@@ -19,7 +19,6 @@ from sglang_lp.builtins.thinking.params import BudgetParams
 from sglang_lp.closing.automaton import check_version
 from sglang_lp.errors import PolicyError, RequestError, Unsupported
 from sglang_lp.params import WHOLE, take_beside
-from sglang_lp.policy.links import Link, parts
 
 if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Admitted, Guard
@@ -78,10 +77,10 @@ def find_banned(guard: Guard, intake: Intake, admitted: Admitted | None) -> froz
     if admitted is None:
         return frozenset()
     banned: set[int] = set()
-    for processor, params in parts(Link(type(admitted.processor), admitted.params)):
-        found = _banned_by(params, guard.server.vocab_size or 0)
+    for serving in admitted.servings:
+        found = _banned_by(serving.params, guard.server.vocab_size or 0)
         if found is None:
-            named = processor.__name__ if processor.__name__ in admitted.names else "a processor"
+            named = serving.flags.name if serving.is_named else "a processor"
             raise _beside(named, "whose bans depend on the text, so no way to an end is sure")
         banned |= found
     return frozenset(banned)

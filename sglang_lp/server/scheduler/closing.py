@@ -27,7 +27,6 @@ from sglang_lp.errors import RequestError, SglangLpError, Unsupported
 from sglang_lp.faults import from_signal
 from sglang_lp.params import WHOLE
 from sglang_lp.policy.thinking import closing_tokens, with_answer_room
-from sglang_lp.processor import serve
 from sglang_lp.server.gate.coded import Coded
 from sglang_lp.server.scheduler.closing_request import BANNED
 from sglang_lp.server.scheduler.pipeline import StageHost, StageLog
@@ -222,16 +221,15 @@ class Closings:
         (row,) = rows_of([req.sampling_params.custom_params])
         if row is None:
             return 0
-        params = with_answer_room(row.request.params, tokens)
-        if params is row.request.params:
-            return 0
         limit = req.sampling_params.max_new_tokens + row.resumed
-        serving = serve(type(row.processor)(), params, limit)
-        changed = attach_row(req.sampling_params.custom_params, *serving, row.host)
+        servings = [with_answer_room(one, tokens, limit) for one in row.servings]
+        if all(one is other for one, other in zip(servings, row.servings, strict=True)):
+            return 0
+        changed = attach_row(req.sampling_params.custom_params, servings, row.host)
         if isinstance(row.host, StageHost):
             changed.edit_log = StageLog(row.host.acts)
         self._arrivals.start(changed, None)
-        return closing_tokens(params)
+        return max(map(closing_tokens, servings))
 
 
 def narrow(_result: None, grammar: Any, vocab_mask: Any, idx: int) -> None:

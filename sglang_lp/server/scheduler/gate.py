@@ -19,6 +19,7 @@ from sglang_lp._engine.apply.raw import RawLogprobs
 from sglang_lp._engine.history.attached import attach_row
 from sglang_lp.errors import InstallError, ProcessorFault, RequestError, SglangLpError
 from sglang_lp.faults import OURS, as_fault
+from sglang_lp.links import Serving
 from sglang_lp.policy.thinking import BUDGET
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.gate.coded import Coded
@@ -143,7 +144,7 @@ class SchedulerGate:
             req.custom_logit_processor = DECIDED
             given = _own_params(req, {})
             host = SglangHost(given["__req__"], self._pending)
-            attach_row(given, _Refusing(error), None, host)
+            attach_row(given, [Serving(_Refusing(error), None)], host)
             return
         req.custom_logit_processor = None
         req.set_finish_with_abort(str(error), HTTPStatus.BAD_REQUEST, "BadRequestError")
@@ -193,13 +194,13 @@ class SchedulerGate:
         sent = intake.custom_params
         making = sent.get(MAKING) if isinstance(sent, dict) else None
         host.tokenizer = guard.server.tokenizer  # SGLang gives its request one only after this hook
+        row = attach_row(given, admitted.servings, host)
+        if isinstance(host, StageHost):
+            row.edit_log = StageLog(host.acts)
         try:
-            row = attach_row(given, admitted.processor, admitted.params, host)
-            if isinstance(host, StageHost):
-                row.edit_log = StageLog(host.acts)
             self._arrivals.start(row, None if req.output_ids else guard.server.vocab_size, making)
         except BaseException as error:  # noqa: BLE001 - the class's own code
-            raise as_fault(admitted.kind.__name__, "before its request began", error) from None
+            raise row.fault(error, when="before its request began") from None
 
 
 def _contradicts(admitted: Admitted, intake: Intake, *, decides: bool) -> Contradicts:
@@ -210,12 +211,13 @@ def _contradicts(admitted: Admitted, intake: Intake, *, decides: bool) -> Contra
         intake: As the client sent it.
         decides: Whether the operator decided anything for requests.
     """
-    if admitted.kind.__module__ != builtins.__name__:
+    only = type(admitted.servings[0].processor)
+    if len(admitted.servings) == 1 and only.__module__ != builtins.__name__:
         return Contradicts.CLASS
     if not decides:
         return Contradicts.CLIENT
     # Rules that read the prompt may be at odds because of it: the operator did not write it.
-    is_asked = intake.names_anything or admitted.processor.reads_prompt
+    is_asked = intake.names_anything or any(one.reads_prompt for one in admitted.servings)
     return Contradicts.BOTH if is_asked else Contradicts.POLICY
 
 

@@ -120,7 +120,7 @@ def _forced(batch: Any, count: int) -> dict[int, tuple[int, Sequence[int]]]:
     for index, row in enumerate(rows_of(info.custom_params)):
         if row is None or not row.leaves_one or batch.reqs[index].grammar is not None:
             continue
-        begin = len(row.request.prompt_ids) + row.request.position
+        begin = len(row.prompt_ids) + row.position
         forced = _ask(row, count, info.vocab_size)
         if forced:
             found[index] = begin, forced

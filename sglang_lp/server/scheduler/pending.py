@@ -55,6 +55,18 @@ class PendingResults:
             tokens = self._tokens = self._read()
         return tokens.get(id(req.output_ids), _NONE)
 
+    def newest(self) -> Sequence[int]:
+        """Return the tokens of every result that is pending, of all requests, in any order.
+
+        Waits for the device if a result is pending. Results with drafts hold rejected tokens too.
+        """
+        tokens: list[int] = []
+        for _, result in self._results():
+            if result.copy_done is not None:
+                result.copy_done.synchronize()
+            tokens += result.next_token_ids.tolist()
+        return tokens
+
     def discards(self, req: Any) -> bool:
         """Tell whether SGLang discards the token that this step samples for a request.
 

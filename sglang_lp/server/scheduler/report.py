@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from sglang_lp._engine.history.attached import rows_of
-from sglang_lp.faults import as_fault
 from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.scheduler.raw_logprobs import tell
 from sglang_lp.server.scheduler.reasons import CONTRADICTS, CULPRIT, FAULT, abort, add
@@ -72,12 +71,17 @@ def describe(
         "policy": getattr(row.host, "policy", None),
         **edit_log.report(len(resumed_ids), len(output_ids)),
     }
+    own: dict[str, Any] = {}
     try:
         forced = edit_log.forced.before(len(whole))
-        own = row.processor.report(row.request.params, prompt_ids, whole, forced)
+        for turn in row.turns:
+            if turn.is_named:
+                row.running = turn
+                own |= turn.report(prompt_ids, whole, forced)
+        row.running = None
         return orjson.dumps({**known, **own, **known}).decode()
     except BaseException as error:  # noqa: BLE001 - the class's own code
-        fault = as_fault(row.name, "in its report", error)
+        fault = row.fault(error, when="in its report")
         counted = reason if getattr(reason, FAULT, None) is not None else abort(fault)
         count([orjson.dumps(known).decode()], counted)
         raise fault from None

@@ -71,8 +71,9 @@ class Steps:
             began = perf_counter()
             self._pending.begin()
             _check_shown(logits, len(info.custom_params))
+            has_grammar, newest = bool(info.grammars), self._pending.newest
             if not self._batch.step_asleep(
-                logits, info.custom_params, 1, has_grammar=bool(info.grammars)
+                logits, info.custom_params, 1, has_grammar=has_grammar, newest=newest
             ):
                 self._step(logits, info)
             self._count(began)
@@ -156,8 +157,7 @@ class Steps:
 
 
 def _reads_request(row: Row) -> bool:
-    processor: Any = row.processor
-    return row.dense and bool(processor.reads_request)
+    return any(turn.reads_request for turn in row.turns)
 
 
 class _Whole:

@@ -10,7 +10,8 @@ from sglang_lp.builtins import CatalogueLogitProcessor
 from sglang_lp.catalogue.build import PAD, build
 from sglang_lp.edits import End
 from sglang_lp.errors import InvalidParameter, RequestError
-from sglang_lp.processor import Recording, prepare
+from sglang_lp.links import prepare
+from sglang_lp.processor import Recording
 from sglang_lp.request import Request
 from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import FakeRequest, ProcessorContract, run
@@ -100,7 +101,7 @@ def goes_on(params, output):
 
 def fitted(params, processor=Knowing):
     served = ServedModel(vocab_size=VOCAB, eos_token_ids=(EOS,))
-    return prepare(processor(), params, served)
+    return prepare(processor(), params, served)[0][:2]
 
 
 def played(params, script, processor=Knowing):

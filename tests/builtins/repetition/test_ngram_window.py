@@ -15,7 +15,7 @@ from sglang_lp.builtins import DeepseekOCRNoRepeatNGramLogitProcessor
 from sglang_lp.builtins.repetition import ngram_index
 from sglang_lp.builtins.repetition.ngram_window import History, State, Window
 from sglang_lp.errors import InvalidParameter
-from sglang_lp.processor import prepare
+from sglang_lp.links import prepare
 from sglang_lp.request import Request
 from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import FakeRequest
@@ -167,7 +167,7 @@ def test_bans_what_a_search_finds_after_a_long_sleep(sizes, tokens, split):
 def test_drafts_of_a_sleeping_row_are_banned_what_a_search_finds(sizes, tokens, every, draft):
     size, window = sizes
     at = len(tokens) // 4
-    processor, params = prepare(
+    ((processor, params, *_),) = prepare(
         DeepseekOCRNoRepeatNGramLogitProcessor(),
         {"ngram_size": size, "window_size": window},
         ServedModel(vocab_size=VOCAB),

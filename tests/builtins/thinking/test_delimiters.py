@@ -279,7 +279,7 @@ def test_the_guard_takes_the_ids_from_the_served_tokenizer():
         admitted = guard_of(tokenizer).admit(
             Intake(ThinkingBudgetLogitProcessor.to_str(), {"thinking_budget": 5})
         )
-        params = admitted.params
+        params = admitted.servings[0].params
 
         assert (params.start, params.end) == ((256,), (257,))
         assert tokenizer.decode([params.new_line_token_id]) == "\n"

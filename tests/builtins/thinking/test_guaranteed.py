@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sglang_lp._engine.history.attached import attach_row
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.errors import InvalidParameter
-from sglang_lp.processor import prepare
+from sglang_lp.links import Serving, prepare
 from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import Batch, FakeRequest, decided_as_on_a_gpu, run
 from support.models.vocabularies import one_token_a_byte
@@ -126,10 +126,10 @@ def test_a_grammar_decides_where_the_answer_ends(kind):
     """Behind the first token, that is: without one there would be no answer."""
     ends = ServedModel(vocab_size=VOCAB, eos_token_ids=(EOS,))
     params = {**IDS, "min_answer_tokens": 3, "thinking_budget": 4}
-    processor, parsed = prepare(ThinkingBudgetLogitProcessor(), params, ends)
+    ((processor, parsed, *_),) = prepare(ThinkingBudgetLogitProcessor(), params, ends)
     request = FakeRequest([6])
     request.sampling_params = SimpleNamespace(**({kind: "{}"} if kind else {}))
-    row = attach_row(custom_params := request.custom_params({}), processor, parsed)
+    row = attach_row(custom_params := request.custom_params({}), [Serving(processor, parsed)])
 
     banned = []
     for _ in range(4):
@@ -182,6 +182,6 @@ def test_a_request_cannot_name_the_end_tokens_of_the_model_away():
     served = ServedModel(None, VOCAB, (EOS,))
     params = {**IDS, "min_answer_tokens": 1, "eos_token_ids": [STOP]}
 
-    _, fitted = prepare(ThinkingBudgetLogitProcessor(), params, served)
+    ((_, fitted, *_),) = prepare(ThinkingBudgetLogitProcessor(), params, served)
 
     assert fitted.eos_token_ids == (STOP, EOS)

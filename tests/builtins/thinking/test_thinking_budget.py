@@ -13,6 +13,7 @@ from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.builtins.thinking import finder
 from sglang_lp.builtins.thinking.finder import BlockTokens, Finder, finder_for
 from sglang_lp.errors import InvalidParameter, RequestError
+from sglang_lp.links import Serving
 from sglang_lp.server.scheduler.sglang_host import StockHost
 from sglang_lp.testing import FakeRequest, ProcessorContract, run
 
@@ -214,8 +215,7 @@ def test_every_step_of_a_decode_follows_the_rules(request, wishes):
     parsed = ThinkingBudgetLogitProcessor.parse_params(params, VOCAB)
     attach_row(
         custom_params,
-        ThinkingBudgetLogitProcessor(),
-        parsed,
+        [Serving(ThinkingBudgetLogitProcessor(), parsed)],
         StockHost(custom_params["__req__"], may_lag=False),
     )
     batch, output = Batch(), []

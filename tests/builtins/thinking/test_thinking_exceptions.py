@@ -37,7 +37,7 @@ from hypothesis import strategies as st
 from sglang_lp._engine.history.attached import attach_row
 from sglang_lp._engine.history.host import Host
 from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
-from sglang_lp.processor import prepare
+from sglang_lp.links import prepare
 from sglang_lp.served_model import ReasoningFormat, ServedModel
 from sglang_lp.testing import Batch, FakeRequest, decided_as_on_a_gpu
 from sglang_lp.text.vocabulary import vocabulary_of
@@ -101,13 +101,13 @@ def played(params, model, *, steps, resumed=(), gpu=False, grammar=None, chain=N
         custom |= {f"0.{key}": one for key, one in params.items()}
         custom |= {f"1.{key}": one for key, one in own.items()}
         kind = ChainLogitProcessor()
-    processor, own = prepare(kind, custom, SERVED, steps)
+    servings = prepare(kind, custom, SERVED, steps)
     prompt, output = [START], [*resumed]
     request = FakeRequest([*prompt, *output], tokenizer=TOKENIZER)
     request.sampling_params = SimpleNamespace(**({grammar: "{}"} if grammar else {}))
     host = Host(request)
     host.resumed = len(output)
-    row = attach_row(given := request.custom_params({}), processor, own, host)
+    row = attach_row(given := request.custom_params({}), servings, host)
     batch = Batch()
     while len(output) < steps:
         logits = model([*prompt, *output])[None].clone()

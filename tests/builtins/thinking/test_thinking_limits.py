@@ -11,7 +11,8 @@ from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.builtins.thinking import loops
 from sglang_lp.edits import LENGTH, End
 from sglang_lp.errors import InvalidParameter
-from sglang_lp.processor import Recording, prepare
+from sglang_lp.links import prepare
+from sglang_lp.processor import Recording
 from sglang_lp.request import Request
 from sglang_lp.served_model import ReasoningFormat, ServedModel
 from sglang_lp.testing import run
@@ -39,7 +40,7 @@ def generated(params, prompt, script):
 
 
 def report(params, prompt, output, forced):
-    processor, fitted = prepare(
+    ((processor, fitted, *_),) = prepare(
         ThinkingBudgetLogitProcessor(), {**IDS, **params}, ServedModel(vocab_size=VOCAB)
     )
     return processor.report(fitted, prompt, output, forced)["thinking"]
@@ -63,7 +64,9 @@ def test_only_the_next_token_of_the_end_is_left_to_strict_thinking(end, data):
     ids = [ord(char) - ord("!") for char in end]
     form = ReasoningFormat("<", end, strict=True)
     served = ServedModel(one_token_a_byte(), 400, reasoning=form)
-    processor, params = prepare(ThinkingBudgetLogitProcessor(), {"thinking_budget": 0}, served)
+    ((processor, params, *_),) = prepare(
+        ThinkingBudgetLogitProcessor(), {"thinking_budget": 0}, served
+    )
     tokens = st.sampled_from([*ids, 30, 31])
     request = Masked(params, tokenizer=served.tokenizer)
     request.prompt_ids = [ord("<") - ord("!"), *data.draw(st.lists(tokens, max_size=3))]
@@ -255,7 +258,7 @@ def test_a_loop_is_closed_with_the_message():
 def test_tokens_that_come_at_once_are_looked_through_as_one_by_one():
     params = {**IDS, "max_pattern_size": 3, "min_pattern_size": 1}
     tokens = [4, 5, 6, 7] * 20 + [5] * 440
-    processor, fitted = prepare(
+    ((processor, fitted, *_),) = prepare(
         ThinkingBudgetLogitProcessor(), params, ServedModel(vocab_size=VOCAB)
     )
     found = []
@@ -283,7 +286,7 @@ def test_patterns_that_cannot_be_are_refused():
 
 def test_an_answer_without_room_to_think_ends_with_an_empty_block():
     params = {**IDS, "thinking_budget": 0, "at_limit": "stop"}
-    processor, fitted = prepare(
+    ((processor, fitted, *_),) = prepare(
         ThinkingBudgetLogitProcessor(), params, ServedModel(vocab_size=VOCAB)
     )
     request = Request(fitted)
@@ -299,7 +302,7 @@ def test_an_answer_without_room_to_think_ends_with_an_empty_block():
 @pytest.mark.parametrize("budget", [1, 2, 7])
 def test_an_answer_can_end_with_its_budget(budget):
     params = {**IDS, "thinking_budget": budget, "at_limit": "stop"}
-    processor, fitted = prepare(
+    ((processor, fitted, *_),) = prepare(
         ThinkingBudgetLogitProcessor(), params, ServedModel(vocab_size=VOCAB)
     )
     request = Request(fitted)
@@ -336,7 +339,7 @@ def test_an_answer_that_ends_with_its_budget_thinks_no_more_than_that(
         "total_thinking_tokens": total,
         "at_limit": "stop",
     }
-    processor, fitted = prepare(
+    ((processor, fitted, *_),) = prepare(
         ThinkingBudgetLogitProcessor(), params, ServedModel(vocab_size=VOCAB)
     )
     request = Request(fitted)

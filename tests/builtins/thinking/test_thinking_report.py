@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
+from sglang_lp.links import Serving
 from sglang_lp.testing import FakeRequest
 
 VOCAB = 8
@@ -51,7 +52,7 @@ def test_each_block_is_reported_with_its_length_and_who_ended_it(ids, budget, pr
     req = FakeRequest(prompt, served=True)
     custom_params = req.custom_params(params)
     parsed = ThinkingBudgetLogitProcessor.parse_params(params, VOCAB)
-    attach_row(custom_params, ThinkingBudgetLogitProcessor(), parsed)
+    attach_row(custom_params, [Serving(ThinkingBudgetLogitProcessor(), parsed)])
     (row,) = rows_of([custom_params])
     batch, output, who = Batch(), [], []
     for wish in wishes:

@@ -8,7 +8,7 @@ import torch
 from sglang_lp.builtins import ChainLogitProcessor, ToolCallLimitLogitProcessor
 from sglang_lp.edits import MAX_BIAS
 from sglang_lp.errors import InvalidParameter
-from sglang_lp.processor import fit
+from sglang_lp.links import Link, fit
 from sglang_lp.served_model import ServedModel, ToolCallFormat
 from sglang_lp.testing import FakeRequest, ProcessorContract
 from sglang_lp.text.vocabulary import vocabulary_of
@@ -171,13 +171,14 @@ def test_texts_that_are_left_out_are_those_of_the_served_parser():
     served = ServedModel.of(TOKENIZER, VOCAB_SIZE, [EOS])
     form = ToolCallFormat(("<calls>", "[call]"), "[/call]", "</calls>")
     params = ToolCallLimitLogitProcessor.parse_params({"max_tool_calls": 2})
+    link = Link(ToolCallLimitLogitProcessor, params)
 
-    fitted = fit(ToolCallLimitLogitProcessor, params, served._replace(tool_calls=form))
+    fitted = fit(link, served._replace(tool_calls=form)).params
     assert (fitted.tool_call_starts, fitted.tool_call_end) == (form.starts, form.end)
     assert (fitted.tool_block_end, fitted.eos_token_ids) == (form.block_end, (EOS,))
     for unknown in (None, ToolCallFormat(("<calls>",))):
         with pytest.raises(InvalidParameter, match=r"tool_call_starts .*: required"):
-            fit(ToolCallLimitLogitProcessor, params, served._replace(tool_calls=unknown))
+            fit(link, served._replace(tool_calls=unknown))
 
 
 @pytest.mark.parametrize("name", BLOCK)

@@ -8,7 +8,6 @@ import pytest
 
 pytest.importorskip("sglang.srt")
 
-from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.errors import InvalidParameter, PayloadRefused, PolicyError, RequestError
 from sglang_lp.policy import Rules
 from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
@@ -156,9 +155,7 @@ def asked(payload=None, params=None, **fields):
 
 
 def links_of(decided):
-    if decided.processor is ChainLogitProcessor:
-        return {kind.__name__: params for kind, params in decided.params.links}
-    return {decided.processor.__name__: decided.params}
+    return {link.processor.__name__: link.params for link in decided.links}
 
 
 def test_each_field_runs_its_built_in():

@@ -27,9 +27,9 @@ def served(algorithm, single=1.0, acc=1.0):
 
 
 def check(speculation, needs=History.TOKENS, *, sampled=True, **attributes):
-    given = {"needs": needs, "reads_request": False, "can_fork": True}
-    processor = SimpleNamespace(**given | attributes)
-    speculation.check("A processor", processor, sampled=sampled)
+    flags = SimpleNamespace(**{"reads_request": False, "can_fork": True} | attributes)
+    serving = SimpleNamespace(needs=needs, flags=flags)
+    speculation.check("A processor", serving, sampled=sampled)
 
 
 def refusal(why, algorithm="EAGLE"):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from sglang_lp.builtins import ChainLogitProcessor, ThinkingBudgetLogitProcessor
-from sglang_lp.builtins.chain import links_of
+from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.errors import RequestError, Unsupported
+from sglang_lp.links import Serving
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
 from sglang_lp.server.gate import beam_search
@@ -44,28 +44,25 @@ REFUSED = [
 
 
 def alone(kind):
-    return kind()
+    return [Serving(kind(), None)]
 
 
-def in_a_chain(kind):
-    chain = ChainLogitProcessor()
-    chain.links = [(Follows(), None), (kind(), None)]
-    chain.names = [processor.name for processor, _ in chain.links]
-    return chain
+def beside_another(kind):
+    return [Serving(Follows(), None), Serving(kind(), None)]
 
 
-def check(processor):
-    check_beams(3, processor.name, links_of(processor))
+def check(servings):
+    check_beams(3, [(one.name, one) for one in servings])
 
 
-@pytest.mark.parametrize("made", [alone, in_a_chain])
+@pytest.mark.parametrize("made", [alone, beside_another])
 @pytest.mark.parametrize(("kind", "why"), REFUSED)
 def test_what_cannot_follow_each_beam_is_refused_by_name(kind, why, made):
     with pytest.raises(Unsupported, match=f"expected 1 with {kind.__name__}, got 3: {why}"):
         check(made(kind))
 
 
-@pytest.mark.parametrize("made", [alone, in_a_chain])
+@pytest.mark.parametrize("made", [alone, beside_another])
 @pytest.mark.parametrize("kind", [Follows, NoForkAndNoHistory])
 def test_what_can_is_not(kind, made):
     check(made(kind))
@@ -74,4 +71,4 @@ def test_what_can_is_not(kind, made):
 def test_before_0_5_23_every_processor_is_refused(monkeypatch):
     monkeypatch.setattr(beam_search, "has_beam_search", lambda: False)
     with pytest.raises(RequestError, match=r"only SGLang 0\.5\.23 and newer"):
-        check(Follows())
+        check(alone(Follows))

@@ -76,8 +76,8 @@ def test_before_it_knows_the_server_it_checks_what_it_can(guard):
     )
     admitted = guard.admit(Intake(BAN, {"token_ids": [1 << 30]}))
 
-    assert type(admitted.processor) is DisallowedTokensLogitsProcessor
-    assert admitted.params.token_ids == (1 << 30,)
+    assert type(admitted.servings[0].processor) is DisallowedTokensLogitsProcessor
+    assert admitted.servings[0].params.token_ids == (1 << 30,)
 
 
 def test_the_answer_is_what_the_operator_allowed_and_the_typed_parameters(guard):
@@ -85,15 +85,15 @@ def test_the_answer_is_what_the_operator_allowed_and_the_typed_parameters(guard)
     admitted = guard.admit(Intake("DisallowedTokensLogitsProcessor", PARAMS))
 
     assert admitted.payload == BAN
-    assert type(admitted.processor) is DisallowedTokensLogitsProcessor
-    assert admitted.params == DisallowedTokensLogitsProcessor.Params(token_ids=(5,))
+    assert type(admitted.servings[0].processor) is DisallowedTokensLogitsProcessor
+    assert admitted.servings[0].params == DisallowedTokensLogitsProcessor.Params(token_ids=(5,))
 
 
 def test_a_class_without_a_schema_gets_whatever_is_flat(guard, foreign):
     admitted = guard.admit(Intake("p", {"any": [1, "two"]}))
 
-    assert (admitted.payload, admitted.processor.name) == ("p", "Foreign")
-    assert admitted.params.values == {"any": [1, "two"]}
+    assert (admitted.payload, admitted.servings[0].processor.name) == ("p", "Foreign")
+    assert admitted.servings[0].params.values == {"any": [1, "two"]}
 
 
 class Warm(DisallowedTokensLogitsProcessor):
@@ -180,8 +180,8 @@ def test_the_parameters_fit_the_served_tokenizer_and_vocabulary(guard):
     admitted = guard.admit(Intake("p", PARAMS))
 
     served = ServedModel(guard.server.tokenizer, 6, (2,))
-    assert fitted == [(admitted.params, served)]
-    assert admitted.params == Fits.Params(token_ids=(5,))
+    assert fitted == [(admitted.servings[0].params, served)]
+    assert admitted.servings[0].params == Fits.Params(token_ids=(5,))
 
 
 @pytest.mark.parametrize(
@@ -283,8 +283,8 @@ def test_parameters_of_sglangs_own_classes_are_checked_as_those_of_the_builtins(
 
     if why is None:
         admitted = guard.admit(Intake(payload, params))
-        assert isinstance(admitted.processor, AdaptedProcessor)
-        assert admitted.params.values == params
+        assert isinstance(admitted.servings[0].processor, AdaptedProcessor)
+        assert admitted.servings[0].params.values == params
     else:
         with pytest.raises(InvalidParameter, match=why):
             guard.admit(Intake(payload, params))
@@ -306,8 +306,10 @@ def test_copies_of_a_request_are_decided_on_once(guard, monkeypatch):
     ]
 
     assert len(asked) == 1
-    assert len({id(one.params) for one in copies}) == 1
-    assert len({id(one.processor) for one in copies}) == 3, "a class may keep something on itself"
+    assert len({id(one.servings[0].params) for one in copies}) == 1
+    assert len({id(one.servings[0].processor) for one in copies}) == 3, (
+        "a class may keep something on itself"
+    )
 
 
 @pytest.mark.parametrize(
@@ -340,7 +342,7 @@ def test_requests_are_copies_if_they_agree_in_what_their_processors_read(
     admitted = [guard.admit(Intake(BAN, one)) for one in (params, other)]
 
     assert len(asked) == decisions
-    assert [[*one.params.token_ids] for one in admitted] == [
+    assert [[*one.servings[0].params.token_ids] for one in admitted] == [
         params["token_ids"],
         other["token_ids"],
     ]
@@ -488,7 +490,7 @@ def test_requests_that_differ_in_their_limit_are_decided_on_once_and_have_their_
     admitted = [guard.admit(Intake(payload, params, limit=limit)) for limit in (50, 50, 60)]
 
     assert len(asked) == 1
-    assert [one.params.close_by for one in admitted] == [40, 40, 50]
+    assert [one.servings[0].params.close_by for one in admitted] == [40, 40, 50]
 
 
 def test_resumed_tokens_count_for_the_room_of_the_answer_in_a_chain_as_well():
@@ -506,7 +508,7 @@ def test_resumed_tokens_count_for_the_room_of_the_answer_in_a_chain_as_well():
     intake = Intake(None, params, limit=50, prompt_tokens=6)
     admitted = guard.admit(intake)
 
-    (_, budget), (_, _) = admitted.params.links
+    (_, budget, *_), _ = admitted.servings
     assert admitted.beside.resumed == 4
     assert budget.close_by == 50 + 4 - 9 - 1
 
@@ -683,4 +685,5 @@ def test_what_runs_is_what_was_looked_up(monkeypatch):
     answers = iter([first, first._replace(processor=Other)])
     monkeypatch.setattr(guard.verifier, "lookup", lambda _payload: next(answers))
 
-    assert guard.admit(Intake(BAN, PARAMS)).kind is DisallowedTokensLogitsProcessor
+    (serving,) = guard.admit(Intake(BAN, PARAMS)).servings
+    assert type(serving.processor) is DisallowedTokensLogitsProcessor

@@ -14,19 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sglang.srt.parser.reasoning_parser import ReasoningParser
 
+from sglang_lp._engine.history.host import Host
+from sglang_lp._engine.history.row import Row
 from sglang_lp.builtins import ScriptLogitProcessor
 from sglang_lp.builtins.thinking.blocks import find_blocks
 from sglang_lp.builtins.thinking.finder import BlockTokens, finder_for
 from sglang_lp.builtins.thinking.progress import Progress
 from sglang_lp.errors import InvalidParameter
+from sglang_lp.links import prepare
 from sglang_lp.policy.decisions import Ceiling
-from sglang_lp.processor import Recording, prepare, serve_phased
-from sglang_lp.request import Request
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.gate.intake import Intake
 from sglang_lp.server.gate.reasoning_parser import reasoning_format
 from sglang_lp.server.gate.reserved_keys import END_TOKEN_IDS
+from sglang_lp.testing import FakeRequest
 from sglang_lp.text.vocabulary import Vocabulary, vocabulary_of
 from sglang_lp.trust import Policy
 from support.models.vocabularies import one_token_a_byte
@@ -164,29 +166,26 @@ def test_scripts_are_banned_where_the_parser_says(name, where, data, forced):
     tokenizer = one_token_a_byte(form.start, form.end)
     served = ServedModel(tokenizer, 300, reasoning=form)
     given = {"scripts": ["Han"], "mode": "ban", "where": where}
-    processor, params = prepare(ScriptLogitProcessor(), given, served)
+    (serving,) = prepare(ScriptLogitProcessor(), given, served)
     if form.can_begin_inside and forced:
-        params = params.begin_inside()
-        processor = serve_phased(ScriptLogitProcessor(), params)
+        serving = serving._replace(phase=serving.phase.begin_inside())
     byte_ids = {one: place for place, one in enumerate(vocabulary_of(tokenizer).tokens[:256])}
     pieces = data.draw(answers(form, forced))
-    request = Request(params, tokenizer=tokenizer)
-    request.output_ids = []
-    request.state = processor.start(request)
+    request = FakeRequest([], tokenizer=tokenizer)
+    row = Row([serving], Host(request))
     banned = set()
     for piece in pieces:
         added = tokenizer.token_to_id(piece) if data.draw(st.booleans()) else None
         for char in piece:
-            edits = Recording(300)
-            processor.edit(request, edits)
-            banned.update([char] if len(piece) == 1 and not edits.is_empty else [])
+            row.accept_tokens()
+            edits = row.ask(300, 0)
+            is_edited = row.persistent is not None or not edits.is_empty
+            banned.update([char] if len(piece) == 1 and is_edited else [])
             if added is None:
-                spelled = [byte_ids[bytes([byte])] for byte in char.encode()]
-                request.output_ids += spelled
-                processor.advance(request, spelled)
+                for byte in char.encode():
+                    request.append(byte_ids[bytes([byte])])
         if added is not None:
-            request.output_ids.append(added)
-            processor.advance(request, [added])
+            request.append(added)
     letters = {piece for piece in pieces if piece in LETTERS}
     returned = {*reasoning(name, pieces, forced, streamed=False)} & letters
     assert banned & letters == (returned if where == "thinking" else letters - returned)
@@ -305,7 +304,8 @@ def test_a_request_is_closed_with_the_end_that_its_effort_has():
 
     for one in (form, *form.others):
         start, end = ((tokenizer.token_to_id(text),) for text in one[:2])
-        params = guard.admit(Intake(None, {END_TOKEN_IDS: [*end]}, reasoning=True)).params
+        (serving,) = guard.admit(Intake(None, {END_TOKEN_IDS: [*end]}, reasoning=True)).servings
+        params = serving.params
         assert (params.start, params.end, params.thinking_budget) == (start, end, 20)
         own = {"thinking_start_token_id": start[0], "thinking_end_token_id": (end[0] + 2) % 6}
         with pytest.raises(InvalidParameter, match="the served model's thinking delimiters"):

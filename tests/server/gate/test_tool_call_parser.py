@@ -18,7 +18,7 @@ from sglang.srt.function_call.function_call_parser import FunctionCallParser
 from tokenizers import Tokenizer, decoders, models
 
 from sglang_lp.builtins import ToolCallLimitLogitProcessor
-from sglang_lp.processor import prepare
+from sglang_lp.links import prepare
 from sglang_lp.request import Request
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.tool_call_parser import FORMATS, tool_call_format
@@ -244,7 +244,7 @@ def limited(name, pieces, spelled):
     tokenizer = one_token_a_byte(*dict.fromkeys(texts), special=False)
     served = ServedModel(tokenizer, Kept.vocab_size, (999,), tool_calls=form)
     given = {"max_tool_calls": 1}
-    processor, params = prepare(ToolCallLimitLogitProcessor(), given, served)
+    ((processor, params, *_),) = prepare(ToolCallLimitLogitProcessor(), given, served)
     request = Request(params, tokenizer=tokenizer)
     request.output_ids = []
     request.state = processor.start(request)

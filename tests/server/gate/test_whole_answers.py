@@ -7,6 +7,7 @@ import pytest
 
 from sglang_lp import builtins
 from sglang_lp.errors import PolicyError, RequestError, Unsupported
+from sglang_lp.links import Serving, links_of
 from sglang_lp.params import take_beside
 from sglang_lp.policy.decisions import Structured
 from sglang_lp.server.gate.guard import Guard
@@ -45,7 +46,8 @@ def deciding():
 
 def admitted(name, **params):
     kind = getattr(builtins, name)
-    return SimpleNamespace(processor=kind(), params=kind.parse_params(params, None), names=(name,))
+    links = links_of(kind, kind.parse_params(params, None))
+    return SimpleNamespace(servings=[Serving(link.processor(), link.params) for link in links])
 
 
 def test_a_request_and_the_operator_turn_it_on(guard, deciding):

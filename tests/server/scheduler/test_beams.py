@@ -34,8 +34,9 @@ from sglang_lp.builtins import (
 )
 from sglang_lp.edits.ids import lasting
 from sglang_lp.edits.recording import Recording
+from sglang_lp.links import Serving, prepare
 from sglang_lp.params import Parameters
-from sglang_lp.processor import LogitProcessor, prepare
+from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.scheduler.beams import results, steps
@@ -92,11 +93,11 @@ class Played:
     def _admit(self, processor, params, width, resumed):
         req = self.req
         served = ServedModel.of(None, VOCAB_SIZE, [1])
-        serving, parsed = prepare(processor(), params, served)
+        servings = prepare(processor(), params, served)
         host = BeamHost(req, PendingResults(), [processor.__name__])
         host.resumed = resumed
         given = {**params, "__req__": req}
-        attach_row(given, serving, parsed, host)
+        attach_row(given, servings, host)
         req.sampling_params.custom_params = given
         req.sampling_params.beam_width = width
         assert steps.attach(lambda *_: None, None, req, None) is None
@@ -282,7 +283,7 @@ def test_a_wide_list_of_all_beams_is_masked_once_and_not_copied_for_each(count, 
             recording.allow_only(ids)
         return left_tokens(step, range(4))
 
-    row = attach_row({}, Steers(), None)
+    row = attach_row({}, [Serving(Steers(), None)])
     assert (left([shared] * 4) is not None) == is_ranked
     assert left(own) is not None
 
@@ -387,9 +388,13 @@ def test_a_request_of_a_session_is_edited_whatever_its_beam_width(kind):
         req = Req(prompt=PROMPT, output=output)
         req.kv.kv_committed_len = len(PROMPT) + len(output)
         req.sampling_params.beam_width = 2
-        serving, parsed = prepare(processor(), params, ServedModel.of(None, VOCAB_SIZE, [1]))
+        servings = prepare(processor(), params, ServedModel.of(None, VOCAB_SIZE, [1]))
         given = {**params, "__req__": req}
-        return req, given, attach_row(given, serving, parsed, kind(req, PendingResults()))
+        return (
+            req,
+            given,
+            attach_row(given, servings, kind(req, PendingResults())),
+        )
 
     reqs, given, rows = zip(
         row_of(BadWordsLogitProcessor, {"token_ids": [7, 8], "lengths": [2]}, [2, 7]),

@@ -22,6 +22,7 @@ from sglang_lp._engine.history.attached import attach_row
 from sglang_lp.builtins import BadWordsLogitProcessor, ForcedSequenceLogitProcessor
 from sglang_lp.edits import End
 from sglang_lp.errors import RequestError
+from sglang_lp.links import Serving
 from sglang_lp.server.front.placeholders import sending_placeholder
 from sglang_lp.server.gate.coded import Coded
 from sglang_lp.server.gate.reserved_keys import REFUSAL, check_origin
@@ -460,7 +461,7 @@ def test_the_first_token_of_a_resumed_answer_is_asked_for_where_it_is():
     host = StockHost(request, may_lag=False)
     host.resumed = 2
     params = ForcedSequenceLogitProcessor.parse_params({"token_ids": [7, 8, 9]})
-    row = attach_row(custom_params, ForcedSequenceLogitProcessor(), params, host)
+    row = attach_row(custom_params, [Serving(ForcedSequenceLogitProcessor(), params)], host)
 
     assert ask_again(row, 100) is None
     assert row.edit_log.report(2, 1)["forced_at"] == [[0, 1]]

@@ -219,11 +219,11 @@ def test_an_allowed_request_has_its_row_and_the_operators_spelling(guard, text):
     assert req.sampling_params is sampling
     assert req.ended is None
     (row,) = rows_of([sampling.custom_params])
-    assert type(row.processor) is DisallowedTokensLogitsProcessor
-    assert row.request.params.token_ids == (7,)
+    assert type(row.turns[0].processor) is DisallowedTokensLogitsProcessor
+    assert row.turns[0].request.params.token_ids == (7,)
     assert row.source is sampling.custom_params["__req__"]
     # The plugin reads pending results, so the history is never behind here.
-    assert row.request.may_lag is False
+    assert row.turns[0].request.may_lag is False
 
 
 # Construction 46: a payload that was checked in the HTTP process only, CVE-2026-3059.
@@ -273,7 +273,7 @@ def test_where_a_decode_server_waits_for_a_refused_request_it_hears_of_it(
     (row,) = rows_of([req.sampling_params.custom_params])
     assert row.host._pending is pending
     with pytest.raises(PayloadRefused):
-        row.processor.edit(row.request, None)
+        row.turns[0].processor.edit(row.turns[0].request, None)
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,9 @@ def test_a_budget_is_kept_once_where_sglang_keeps_budgets_too(
 
     assert req.sampling_params.custom_params.get("thinking_budget") == budget
     (row,) = rows_of([req.sampling_params.custom_params])
-    assert getattr(row.request.params, "thinking_budget", None) == params.get("thinking_budget")
+    assert getattr(row.turns[0].request.params, "thinking_budget", None) == params.get(
+        "thinking_budget"
+    )
     # Others may share its sampling parameters.
     assert sampling.custom_params.get("thinking_budget") == params.get("thinking_budget")
 
@@ -513,7 +515,7 @@ def test_a_request_without_parameters_gets_its_history_all_the_same(guard):
     assert type(custom_params["__req__"]) is weakref.ProxyType
     assert custom_params["__req__"].ended is None
     (row,) = rows_of([custom_params])
-    assert type(row.processor) is DRYLogitProcessor
+    assert type(row.turns[0].processor) is DRYLogitProcessor
 
 
 def test_a_class_that_follows_sglangs_contract_alone_runs_in_a_wrapper(allowing):
@@ -522,7 +524,7 @@ def test_a_class_that_follows_sglangs_contract_alone_runs_in_a_wrapper(allowing)
 
     assert req.custom_logit_processor == "its payload"
     (row,) = rows_of([req.sampling_params.custom_params])
-    assert (row.processor.name, row.processor.foreign) == ("Plus", Plus)
+    assert (row.turns[0].processor.name, row.turns[0].processor.foreign) == ("Plus", Plus)
 
 
 @pytest.fixture
@@ -640,4 +642,4 @@ def test_a_processor_is_given_the_servers_tokenizer(guard):
     SchedulerGate(guard, PendingResults(), Arrivals()).admit_req(None, req)
 
     (row,) = rows_of([req.sampling_params.custom_params])
-    assert row.request.tokenizer is guard.server.tokenizer
+    assert row.turns[0].request.tokenizer is guard.server.tokenizer

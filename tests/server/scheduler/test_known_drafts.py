@@ -12,6 +12,7 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
 from sglang_lp._engine.history.attached import attach_row
 from sglang_lp.errors import RequestError
+from sglang_lp.links import Serving
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.scheduler import known_drafts
 from sglang_lp.server.scheduler.reasons import FAULT
@@ -54,10 +55,10 @@ def requests(*foreseen, prompt=7, known=3, newer=2, grammars=()):
         )
         params = {"__req__": req}
         if tokens != "no processor":
-            row = attach_row(params, Foresees(), None)
+            row = attach_row(params, [Serving(Foresees(), None)])
             row.accept_tokens()
             row.leaves_one = tokens is None or bool(tokens)
-            row.request.state = tokens
+            row.turns[0].request.state = tokens
         reqs.append(req)
         custom_params.append(params)
     lengths = torch.full((len(reqs),), prompt + known + newer - 1)

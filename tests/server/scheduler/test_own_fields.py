@@ -17,6 +17,7 @@ from sglang_lp._engine.apply.sampled import LARGEST, SMALLEST, can_sample
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp.edits import MAX_BIAS, MAX_FACTOR
+from sglang_lp.links import Serving
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
 from sglang_lp.server.scheduler.own_fields import may_spoil
@@ -149,7 +150,7 @@ def served(kind, sampling):
     request.sampling_params, request.vocab_size = sampling, VOCAB
     params = request.custom_params({})
     host = StockHost(request, may_lag=False)
-    attach_row(params, kind(), kind.parse_params({}), host)
+    attach_row(params, [Serving(kind(), kind.parse_params({}))], host)
     return params
 
 

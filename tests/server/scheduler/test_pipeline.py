@@ -19,6 +19,7 @@ from sglang_lp._engine.history.attached import attach_row
 from sglang_lp._engine.history.edit_log import EditLog
 from sglang_lp.edits import LENGTH, STOP, End
 from sglang_lp.errors import Contradiction, ProcessorFault, Unsupported
+from sglang_lp.links import Serving
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.pipeline import StageHost, StageLog, Stages
@@ -43,7 +44,7 @@ class Rank:
         host = kind(self.req, self.pending)
         given = self.req.sampling_params.custom_params
         given["__req__"] = self.req
-        self.row = attach_row(given, Idle(), None, host)
+        self.row = attach_row(given, [Serving(Idle(), None)], host)
         if kind is StageHost:
             self.row.edit_log = StageLog(host.acts)
         self.stages = Stages(self.pending)

@@ -10,6 +10,7 @@ import pytest
 from sglang.srt.managers.schedule_batch import FINISH_MATCHED_STR
 
 from sglang_lp._engine.history.attached import attach_row, rows_of
+from sglang_lp.links import Serving
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.scheduler import release
 from sglang_lp.server.scheduler.release import abandon, finish
@@ -31,7 +32,7 @@ class Keeps(LogitProcessor):
 def kept(processor=Keeps):
     """Return SGLang's request as a session holds it, and a reference to its state."""
     params = FakeRequest([1], served=True).custom_params({})
-    row = attach_row(params, processor(), None)
+    row = attach_row(params, [Serving(processor(), None)])
     row.accept_tokens()
     req = SimpleNamespace(
         custom_logit_processor="payload",
@@ -42,7 +43,7 @@ def kept(processor=Keeps):
         finished_reason=None,
         finished_len=None,
     )
-    return req, weakref.ref(row.request.state)
+    return req, weakref.ref(row.turns[0].request.state)
 
 
 def ends_with(reason):

@@ -19,14 +19,16 @@ from hypothesis import strategies as st
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp._engine.history.edit_log import EditLog
+from sglang_lp._engine.history.host import Host
+from sglang_lp._engine.history.row import Row
 from sglang_lp.builtins import (
-    ChainLogitProcessor,
     ChoiceLogitProcessor,
     ForcedSequenceLogitProcessor,
 )
 from sglang_lp.client import loss_mask
 from sglang_lp.client.answers import check_ran
 from sglang_lp.errors import Contradiction, InvalidParameter, NotRun, ProcessorFault
+from sglang_lp.links import Serving
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.front import header
 from sglang_lp.server.front.answer_errors import AnswerErrors, noting
@@ -34,7 +36,7 @@ from sglang_lp.server.front.header import AnswerHeader, record_ran
 from sglang_lp.server.front.meta_info import expect, take_report
 from sglang_lp.server.front.reports import AnswerReports, ask, collect
 from sglang_lp.server.scheduler import report as report_module
-from sglang_lp.server.scheduler.report import report
+from sglang_lp.server.scheduler.report import describe, report
 from sglang_lp.server.scheduler.sglang_host import StockHost
 from sglang_lp.testing import FakeRequest
 from support.examples import examples
@@ -287,7 +289,7 @@ def decoded(processor, params, script, prompt=(1, 2, 9), resumed=0):
     parsed = processor.parse_params(params, 50)
     host = StockHost(req, may_lag=False)
     host.resumed = resumed
-    attach_row(custom_params, processor().serving(parsed), parsed, host)
+    attach_row(custom_params, [Serving(processor().serving(parsed), parsed)], host)
     batch = Batch()
     for wish in script:
         logits = torch.zeros(1, 50)
@@ -399,15 +401,13 @@ def test_a_report_tells_the_positions_of_the_new_answer_and_reports_see_the_whol
     assert made["seen"] == [prompt[:-2], [*prompt[-2:], 7, 8, 3], [[2, 4]]]
 
 
-def test_a_chain_reports_its_links_but_for_those_that_are_not_the_clients():
-    links = [(ForcedSequenceLogitProcessor, {"token_ids": [7]}), (Broken, {})]
-    params = ChainLogitProcessor.join(
-        [(kind, kind.parse_params(given)) for kind, given in links], unnamed=1
-    )
+def test_a_row_reports_its_processors_but_for_those_that_are_not_the_clients():
+    own = Serving(Fixed(), Fixed.parse_params({}))
+    operators = Serving(Broken(), Broken.parse_params({}), is_named=False)
+    row = Row([own, operators], Host(None))
 
-    chain = ChainLogitProcessor().serving(params)
-    assert chain.report(params, [1], [7], [[0, 1]]) == {}
-    assert chain.name == "ChainLogitProcessor (ForcedSequenceLogitProcessor)"
+    assert orjson.loads(describe(row, [1], [7], EditLog(), SimpleNamespace()))["processors"] == []
+    assert row.name == "Fixed"
 
 
 def test_a_report_that_fails_is_a_fault_of_its_processor():

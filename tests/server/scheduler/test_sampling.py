@@ -13,6 +13,7 @@ from sglang_lp.builtins import (
     DisallowedTokensLogitsProcessor,
     ForcedSequenceLogitProcessor,
 )
+from sglang_lp.links import Serving
 from sglang_lp.server.scheduler import sampling
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.sampling import Steps
@@ -21,7 +22,7 @@ from sglang_lp.server.scheduler.sampling import Steps
 def request(processor, **params):
     req = SimpleNamespace(origin_input_ids=[1], output_ids=[], to_finish=None)
     custom_params = {**params, "__req__": req}
-    row = attach_row(custom_params, processor, processor.parse_params(params))
+    row = attach_row(custom_params, [Serving(processor, processor.parse_params(params))])
     return custom_params, row
 
 
@@ -49,7 +50,7 @@ def steps(monkeypatch):
     given = []
 
     class Recorded:
-        def step_asleep(self, logits, custom_params, width, *, has_grammar):
+        def step_asleep(self, logits, custom_params, width, *, has_grammar, newest):
             return False
 
         def step(self, logits, rows, custom_params, masked, *, temperatures):

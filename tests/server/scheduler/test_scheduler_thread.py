@@ -10,6 +10,7 @@ import torch
 
 from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor
+from sglang_lp.links import Serving
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.sampling import Steps
 
@@ -19,7 +20,7 @@ def test_whatever_a_neighbour_without_a_processor_sent_is_left_alone(sent: Any) 
     req = SimpleNamespace(origin_input_ids=[1], output_ids=[], to_finish=None)
     custom_params = {"token_ids": [0], "__req__": req}
     processor = DisallowedTokensLogitsProcessor()
-    row = attach_row(custom_params, processor, processor.parse_params(custom_params))
+    row = attach_row(custom_params, [Serving(processor, processor.parse_params(custom_params))])
     logits = torch.zeros(2, 3)
 
     Steps(PendingResults()).run(

@@ -11,6 +11,7 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang_lp._engine.history.attached import attach_row
 from sglang_lp._engine.history.drafts import Drafts
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor
+from sglang_lp.links import Serving
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.sampling import Steps
 from sglang_lp.server.scheduler.speculation import TreeSteps
@@ -174,7 +175,7 @@ def served(count=2):
         req = SimpleNamespace(origin_input_ids=[1], output_ids=[], to_finish=None, grammar=None)
         params.append({"token_ids": [0], "__req__": req})
         ban = DisallowedTokensLogitsProcessor()
-        attach_row(params[-1], ban, ban.parse_params({"token_ids": [0]}))
+        attach_row(params[-1], [Serving(ban, ban.parse_params({"token_ids": [0]}))])
     info = SimpleNamespace(custom_params=params, has_custom_logit_processor=True)
     return Steps(PendingResults()), info
 

@@ -8,6 +8,7 @@ import pytest
 from sglang_lp import LogitProcessor
 from sglang_lp._engine.history.arrivals import Arrivals
 from sglang_lp._engine.history.attached import attach_row, rows_of
+from sglang_lp.links import Serving
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.scheduler import waiting_queue
 from sglang_lp.server.scheduler.sglang_host import StockHost
@@ -71,7 +72,7 @@ def arriving(arrivals, first, *, processor=Reads, prompt=LONG, resumed=0):
         params = req.sampling_params.custom_params = req.custom_params({})
         host = StockHost(req, may_lag=False)
         host.resumed = resumed
-        arrivals.start(attach_row(params, processor(), None, host), 10)
+        arrivals.start(attach_row(params, [Serving(processor(), None)], host), 10)
     return req
 
 
@@ -122,7 +123,7 @@ def test_an_answer_is_resumed_piece_by_piece_where_a_batch_waits(guard, busy):
     for req in queue:
         (row,) = rows_of([req.sampling_params.custom_params])
         assert row.accept_tokens()
-        assert (row.request.position, len(row.tokens)) == (row.resumed, row.resumed)
+        assert (row.position, len(row.tokens)) == (row.resumed, row.resumed)
     assert sum(TakesIn.times) == 3010
 
 
@@ -135,7 +136,7 @@ def test_a_step_that_comes_before_an_answer_is_resumed_takes_it_in(guard):
     (row,) = rows_of([req.sampling_params.custom_params])
     assert row.accept_tokens()
     assert [*row.tokens] == [*LONG[1000:4000]]
-    assert [*row.request.prompt_ids] == [1, *LONG[:1000]]
+    assert [*row.prompt_ids] == [1, *LONG[:1000]]
 
 
 def test_who_has_nothing_to_read_passes_those_that_wait(guard):
