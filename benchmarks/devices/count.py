@@ -187,6 +187,11 @@ _SOFT_CHAIN = {
         for name, value in _thinking(thinking_budget=10_000, soft_thinking_budget=1)(0).items()
     },
 }
+_BANS = "DisallowedTokensLogitsProcessor"
+_CHAIN_OF_EIGHT = {
+    "chain": [_BANS] * 8,
+    **{f"{place}.token_ids": [*range(100 * place, 100 * place + 100)] for place in range(8)},
+}
 _BUDGET = "ThinkingBudgetLogitProcessor"
 _NGRAM = "DeepseekOCRNoRepeatNGramLogitProcessor"
 #: What reading fetches: the largest logits of all rows, made one tensor for one copy.
@@ -247,6 +252,20 @@ KINDS = (
         "DisallowedTokensLogitsProcessor",
         _same(token_ids=[*range(10_000)]),
     ),
+    Kind(
+        "bans in the answer",
+        _BANS,
+        _same(token_ids=[*range(100)], where="answer"),
+        tokenizer=_TOKENIZER,
+    ),
+    Kind(
+        "bans in the thinking, which is closed",
+        _BANS,
+        _same(token_ids=[*range(100)], where="thinking"),
+        kernels=0,
+        tokenizer=_TOKENIZER,
+    ),
+    Kind("eight bans in a chain", "ChainLogitProcessor", _same(**_CHAIN_OF_EIGHT)),
     Kind("allowed tokens", "AllowedTokensLogitProcessor", _same(token_ids=[*range(1000)])),
     Kind("no repeated 2-grams", _NGRAM, _same(ngram_size=2, window_size=90)),
     Kind("no repeated 30-grams, asleep", _NGRAM, _same(ngram_size=30, window_size=90), kernels=0),
