@@ -102,7 +102,7 @@ class Link(NamedTuple):
 
 
 class Flags(NamedTuple):
-    """What a processor says of itself, read once: a class may compute it.
+    """Flags of a processor, read once because a class may compute them.
 
     Attributes are those of :class:`~sglang_lp.processor.LogitProcessor`.
     """
@@ -152,7 +152,7 @@ class Serving(NamedTuple):
 
     @property
     def flags(self) -> Flags:
-        """What the processor says of itself."""
+        """Flags of the processor."""
         return self.known or Flags.of(self.processor)
 
     @property
@@ -275,5 +275,5 @@ def prepare(
 
 
 def links_of(processor: type[LogitProcessor], params: Parameters) -> Sequence[Link]:
-    """Return the links that a class with parsed parameters stands for: itself, or its links."""
+    """Return the links of a chain with parsed parameters; of another class, the class itself."""
     return [Link(*one) for one in processor.links(params)]

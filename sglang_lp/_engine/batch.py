@@ -10,8 +10,8 @@ one processor instance to another, and so from one batch to another.
 
 While all rows of a batch sleep, the batch sleeps: a step is one comparison and the persistent
 edits, until the first row wakes or any row of the process changes. A row may also watch for the
-tokens that open or close a phase. Then a step compares the newest tokens of all rows at once with
-these, and nothing is done for one row alone.
+tokens that open or close a phase: then a step compares the newest tokens of all rows at once with
+the watched tokens, and does nothing else for a row.
 """
 
 from __future__ import annotations

@@ -74,9 +74,9 @@ class Decided(NamedTuple):
     """The processors that run for a request.
 
     Attributes:
-        links: The processors in their order: those of the request, its profile or the default;
-            those that its fields ask for; the thinking budget, if it was added; ``[[always]]``.
-            Their parameters fit the served model.
+        links: The processors in this order: of the request, its profile or the default; of its
+            fields; the thinking budget, if it was added; of ``[[always]]``. Their parameters fit
+            the served model.
         names: Names of the processors that the client may know of.
         resumed: Number of resumed tokens that any of them treats as generated.
     """

@@ -283,7 +283,7 @@ class Row(TurnList):
 
     @property
     def prompt_ids(self) -> Sequence[int]:
-        """Tokens of the prompt, without those that the row resumes."""
+        """Tokens of the prompt without the resumed tokens."""
         return self.split_prompt(self._prompt_ids)[0]
 
     def ask_early(self, vocab_size: int) -> None:

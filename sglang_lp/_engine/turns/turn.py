@@ -284,7 +284,7 @@ class Turn:
         return held is not None
 
     def add_always(self, recording: Recording) -> None:
-        """Move the *always* edits of a recording to those that the turn keeps.
+        """Keep the *always* edits of a recording, and take them out of it.
 
         Raises:
             ProcessorFault: They cannot hold at every step.

@@ -169,7 +169,7 @@ class TurnList(ABC):
 
     @property
     def states(self) -> States:
-        """What the processors know of the tokens fed so far."""
+        """States of the processors after the tokens fed so far."""
         return tuple(turn.request.state for turn in self.turns), self._phases, self._always
 
     def put(self, states: States, position: int) -> None:
@@ -243,7 +243,7 @@ class TurnList(ABC):
         self.running = None
 
     def ask_turns(self, vocab_size: int, width: int, *, apart: bool) -> Recording:
-        """Ask the turns that are awake, and return the edits of this step alone.
+        """Ask the turns that are awake, and return the edits of only this step.
 
         What turns say of later steps becomes persistent edits, ``wakes_at`` and ``watch``.
 
@@ -335,7 +335,7 @@ class TurnList(ABC):
         Args:
             own: The edits that turns declared for this step.
             vocab_size: Number of logits in a row of the model.
-            drafted: Whether *always* edits of an answer are edits of this step alone.
+            drafted: Whether *always* edits of an answer are edits of only this step.
         """
         asking = [turn for turn, recording in own if recording.conditional]
         if len(asking) > 1:  # the device decides one question of a row
