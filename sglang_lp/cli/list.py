@@ -140,6 +140,8 @@ def _list_server(url: str, *, as_json: bool) -> int:
         return 0 if body["guarded"] else 1
     state = "guarded" if body["guarded"] else "NOT GUARDED: a hook is lost"
     say(f"{state}, sglang-lp {body['version']}, SGLang {body['sglang']}")
+    if not body.get("enabled", True):  # servers before 0.4.0 do not tell it
+        say("PROCESSORS ARE OFF: the server was started without --enable-custom-logit-processor")
     say(f"policy {body['policy']}")
     for one in body["processors"]:
         say(one["name"])

@@ -18,7 +18,7 @@ from sglang_lp.wire.names import HEADER, POLICY_HEADER, REPORT
 
 #: The text that is forced, and looked for in the answer.
 _WORDS = "The doctor was here."
-_OK, _BAD_REQUEST = 200, 400
+_OK, _BAD_REQUEST, _NOT_FOUND = 200, 400, 404
 #: Statuses of a route that needs another key.
 _CLOSED = 401, 403
 #: Tokens that a request asks for: room for the text and for a thinking budget that leaves room for
@@ -45,6 +45,18 @@ class Warned(Exception):
     """A check found what an operator may have meant. The message says what."""
 
 
+class RunsNone(SglangLpError):
+    """A server runs no processors of this toolkit, so its other checks say nothing more.
+
+    Attributes:
+        why: The reason in a few words, for the checks that are skipped.
+    """
+
+    def __init__(self, message: str, why: str) -> None:
+        super().__init__(message)
+        self.why = why
+
+
 def checks(url: str) -> list[tuple[str, Callable[[], str]]]:
     """Return the checks of a server: names, and functions that return the finding as text.
 
@@ -59,14 +71,24 @@ def checks(url: str) -> list[tuple[str, Callable[[], str]]]:
     """
     url = base_of(url, "--url")
     guarded = cache(partial(_is_guarded, url))
-    return [
-        ("guard", partial(check_guard, url)),
+    runs_none = cache(partial(_why_none_runs, url))
+
+    def unless_none_runs(check: Callable[[], str]) -> str:
+        if why := runs_none():
+            raise Skipped(f"not checked: {why}")
+        return check()
+
+    asking = [
         ("policy", partial(_check_policy, url)),
         *(
             (f"{path} forced text", partial(_check_forced, url, path, ask, guarded))
             for path, ask in _ENDPOINTS.items()
         ),
         ("/generate thinking budget", partial(_check_budget, url, guarded)),
+    ]
+    return [
+        ("guard", partial(check_guard, url)),
+        *((name, partial(unless_none_runs, check)) for name, check in asking),
         ("administrators' routes", partial(_check_closed, url)),
     ]
 
@@ -117,24 +139,46 @@ def check_guard(url: str, *, key: bool = True) -> str:
         key: As for :func:`request`.
 
     Raises:
-        SglangLpError: It is not guarded, or does not answer.
+        SglangLpError: It is not guarded, or does not answer; :class:`RunsNone` if it runs no
+            processors of this toolkit.
     """
     payload = wire.encode(_ODD_REFERENCE)
     answer = request("POST", url, "/generate", _generate(payload, {"token_ids": []}), key=key)
     text = shown(str(answer.body), 400)
+    has_plugin = POLICY_HEADER.lower() in answer.headers
     if answer.status == _OK:
-        raise SglangLpError(
+        if has_plugin:
+            raise SglangLpError(
+                "the server took a payload that no allowed class writes: something dropped the "
+                "payload on the way"
+            )
+        raise RunsNone(
             "the server took a payload that no allowed class writes, so it unpickles what clients "
-            "send, or something dropped the payload on the way; start it with sglang-lp serve"
+            "send, or something dropped the payload on the way; install sglang-lp where the server "
+            "runs, and start it with sglang-lp serve",
+            "the server is not guarded",
         )
     if "custom_logit_processor: expected a class that this server allows" in text:
         return "a payload that a stock server would unpickle is refused"
     if "custom logit processor" in text.lower() and "enable" in text.lower():
-        raise SglangLpError(
-            "the server takes no custom logit processors: start it with sglang-lp serve, or add "
-            "--enable-custom-logit-processor"
+        without = "" if has_plugin else "; install sglang-lp where the server runs as well"
+        raise RunsNone(
+            "processors are off: add --enable-custom-logit-processor to the server's command, or "
+            f"start it with sglang-lp serve, which adds it{without}",
+            "processors are off",
         )
     raise SglangLpError(f"expected a refusal of sglang-lp, got HTTP {answer.status}: {text}")
+
+
+def _why_none_runs(url: str) -> str:
+    """Return why a server runs no processors of this toolkit; empty if it may run them."""
+    try:
+        check_guard(url)
+    except RunsNone as none:
+        return none.why
+    except SglangLpError:  # the guard's check tells it
+        return ""
+    return ""
 
 
 def _is_guarded(url: str) -> bool:
@@ -158,10 +202,8 @@ def _check_forced(
     fields = {} if path == "/generate" else {"model": _model(url)}
     params = {"text": _WORDS}
     try:
-        if path != _ROUTED_ONLY:
-            plain = ask(ForcedSequenceLogitProcessor.to_str(), params)
-            return _force(url, path, {**plain, **fields})
-        why = ""
+        plain = ask(ForcedSequenceLogitProcessor.to_str(), params)
+        return _force(url, path, {**plain, **fields})
     except SglangLpError as error:
         if path == "/generate" and not guarded():
             raise
@@ -269,18 +311,34 @@ def _openai(payload: str | None, params: Any) -> dict[str, Any]:
     }
 
 
-def _responses(_payload: str | None, _params: Any) -> dict[str, Any]:
-    # The router writes "stream": null where it is left out, which SGLang refuses.
-    return {"input": "Hello.", "temperature": 0, "max_output_tokens": _TOKENS, "stream": False}
+def _responses(payload: str | None, params: Any) -> dict[str, Any]:
+    return {
+        "input": "Hello.",
+        "temperature": 0,
+        "max_output_tokens": _TOKENS,
+        # The router writes "stream": null where it is left out, which SGLang refuses.
+        "stream": False,
+        "custom_logit_processor": payload,
+        "custom_params": params,
+    }
 
 
-#: SGLang's type for its requests has no field for a processor.
-_ROUTED_ONLY = "/v1/responses"
+def _message(payload: str | None, params: Any) -> dict[str, Any]:
+    return {
+        "messages": [{"role": "user", "content": "Hello."}],
+        "temperature": 0,
+        "max_tokens": _TOKENS,
+        "custom_logit_processor": payload,
+        "custom_params": params,
+    }
+
+
 _ENDPOINTS: Mapping[str, Callable[[str | None, Any], dict[str, Any]]] = {
     "/generate": _generate,
     "/v1/completions": _completion,
     "/v1/chat/completions": _chat,
-    _ROUTED_ONLY: _responses,
+    "/v1/responses": _responses,
+    "/v1/messages": _message,
 }
 
 
@@ -305,6 +363,8 @@ def _text(answer: Answer) -> str:
             return str(body["output"])
         if "text" in body:
             return str(body["text"])
+        if "content" in body:
+            return str(body["content"])
         found = []
         for choice in body["choices"]:
             message = choice.get("message") or choice
@@ -319,9 +379,11 @@ def _ask(url: str, path: str, body: Mapping[str, Any]) -> Answer:
 
     Raises:
         SglangLpError: It was not.
-        Skipped: The operator's own rules do not let it.
+        Skipped: The operator's own rules do not let it, or there is no such endpoint.
     """
     answer = _post(url, path, body)
+    if answer.status == _NOT_FOUND:
+        raise Skipped(f"not checked: no such endpoint here: {told(answer)}")
     if answer.status == _BAD_REQUEST and _CONTRADICTED in str(answer.body):
         raise Skipped(f"the processor runs, and its text {_CONTRADICTED}")
     if answer.status != _OK:

@@ -9,7 +9,10 @@ from support.servers.listening import Answered, listening
 
 REFUSED = "custom_logit_processor: expected a class that this server allows, got the class"
 CHAT = "/v1/chat/completions"
+USUAL = "/v1/responses", "/v1/messages"
 FORCED = "The doctor was here. And more."
+FLAG = "processors are off: add --enable-custom-logit-processor to the server's command"
+INSTALL = "install sglang-lp where the server runs"
 
 
 class Guarded:
@@ -27,6 +30,7 @@ class Guarded:
     open_routes = (401, {"error": "Unauthorized"})
     asked = 0
     routed = 0
+    usual = 0
 
     def answer(self, path, body, headers):  # noqa: PLR0911 - one for each way
         self.key = headers.get("Authorization")
@@ -46,6 +50,7 @@ class Guarded:
             return 200, {"text": "x"}
         if self.disabled:
             return 400, {"error": "Custom logit processor is not enabled. Use --enable-..."}
+        self.usual += path in USUAL
         params = body.get("custom_params") or body["sampling_params"]["custom_params"]
         if "token_ids" in params:
             return (200, {"text": "x"}) if self.unpickles else (400, {"error": REFUSED})
@@ -61,6 +66,8 @@ class Guarded:
         text = "something" if path in drops else FORCED
         if path == "/v1/responses":
             return 200, {"output": [{"content": [{"text": text}]}]}
+        if path == "/v1/messages":
+            return 200, {"type": "message", "content": [{"type": "text", "text": text}]}
         if path == "/generate":
             return 200, {"text": text}
         if path == "/v1/completions":
@@ -106,16 +113,18 @@ def test_a_guarded_server_passes(asked, monkeypatch):
 
     code, said = asked(server)
 
-    assert (code, [line[:2] for line in said]) == (0, ["ok"] * 8)
+    assert (code, [line[:2] for line in said]) == (0, ["ok"] * 9)
     assert said[1] == "ok      policy: 0123456789ab"
     assert server.key == "Bearer k"
+    # No endpoint needs the routed form of a server without a router.
+    assert (server.usual, server.routed) == (2, 1)
+    assert "routed" not in "".join(said)
 
 
 @pytest.mark.parametrize(
     ("server", "place", "why"),
     [
-        (changed(unpickles=True), 0, "FAILED  guard: the server took a payload that no allowed"),
-        (changed(disabled=True), 0, "FAILED  guard: the server takes no custom logit processors"),
+        (changed(unpickles=True), 0, "something dropped the payload on the way"),
         (
             changed(drops=(CHAT,), drops_routed=(CHAT,)),
             4,
@@ -126,7 +135,7 @@ def test_a_guarded_server_passes(asked, monkeypatch):
             2,
             "not forced, and no header X-SGLang-LP: the server does not run sglang-lp",
         ),
-        (changed(ended="model"), 6, "a budget of 0 did not end the open block"),
+        (changed(ended="model"), 7, "a budget of 0 did not end the open block"),
         (changed(models=()), 3, "/v1/models names no model: HTTP 200"),
         (changed(policies=()), 1, "no header X-SGLang-LP-Policy"),
         (changed(policies=("a", "b")), 1, "behind this URL decide differently: a, b; start them"),
@@ -136,8 +145,8 @@ def test_a_guarded_server_passes(asked, monkeypatch):
             (changed(answer=lambda *_, said=said: (200, said)), 2, "expected an answer of SGLang")
             for said in (b"<html>", None, 5, [], ["choices"], {}, {"choices": 5}, {"choices": [5]})
         ),
-        (changed(thought=lambda _self: (200, {"meta_info": []})), 6, "the answer has no report"),
-        (changed(thought=lambda _self: (200, b"<html>")), 6, "the answer has no report"),
+        (changed(thought=lambda _self: (200, {"meta_info": []})), 7, "the answer has no report"),
+        (changed(thought=lambda _self: (200, b"<html>")), 7, "the answer has no report"),
     ],
 )
 def test_what_is_wrong_fails_with_what_was_lost_where(asked, server, place, why):
@@ -148,24 +157,54 @@ def test_what_is_wrong_fails_with_what_was_lost_where(asked, server, place, why)
     assert why in said[place]
 
 
-@pytest.mark.parametrize("unguarded", [{"unpickles": True}, {"policies": ("a", "")}])
-def test_a_server_without_the_guard_gets_no_text_that_would_end_it(asked, unguarded):
+def test_a_fleet_with_a_server_without_the_guard_gets_no_text_that_would_end_it(asked):
     guarded = changed(drops=("/generate",), drops_routed=("/generate",))
-    server = changed(drops=("/generate",), drops_routed=("/generate",), **unguarded)
+    server = changed(drops=("/generate",), drops_routed=("/generate",), policies=("a", ""))
 
     asked(guarded)
     code, said = asked(server)
 
     assert (guarded.routed, server.routed) == (2, 0)
     assert code == 1
-    assert said[6] == "--      /generate thinking budget: not checked: the server is not guarded"
+    assert said[7] == "--      /generate thinking budget: not checked: the server is not guarded"
+
+
+@pytest.mark.parametrize(
+    ("server", "why", "remedies"),
+    [
+        (changed(disabled=True, named=""), "processors are off", [FLAG]),
+        (changed(disabled=True, policies=()), "processors are off", [FLAG, INSTALL]),
+        (changed(unpickles=True, policies=()), "the server is not guarded", [INSTALL]),
+    ],
+)
+def test_a_server_that_runs_no_processors_is_told_once(asked, server, why, remedies):
+    code, said = asked(server)
+
+    assert code == 1
+    assert said[0].startswith("FAILED  guard: ")
+    assert [one for one in (FLAG, INSTALL) if one in said[0]] == remedies
+    assert {line.partition(": ")[2] for line in said[1:8]} == {f"not checked: {why}"}
+    assert [line[:2] for line in said[1:]] == [*["--"] * 7, "ok"]
+    assert (server.usual, server.routed) == (0, 0)
+
+
+def test_an_endpoint_that_is_not_there_is_no_failure(asked):
+    def answer(server, path, body, headers):
+        if path == "/v1/messages":  # sglang-router has none
+            return 404, {"detail": "Not Found"}
+        return Guarded.answer(server, path, body, headers)
+
+    code, said = asked(changed(answer=answer))
+
+    assert code == 0
+    assert said[6].startswith("--      /v1/messages forced text: not checked: no such endpoint")
 
 
 def test_what_cannot_be_told_is_no_failure(asked):
     code, said = asked(changed(pair=False, named=""))
 
     assert code == 0
-    assert said[6].startswith("--      /generate thinking budget: the served model's tokenizer")
+    assert said[7].startswith("--      /generate thinking budget: the served model's tokenizer")
     assert "the header X-SGLang-LP was lost on the way" in said[2]
 
 
@@ -175,7 +214,7 @@ def test_rules_of_the_operator_that_contradict_the_text_are_no_failure(asked):
     code, said = asked(changed(forced=lambda *_, **__: (400, refused)))
 
     assert code == 0
-    assert [line[:2] for line in said] == ["ok", "ok", *["--"] * 4, "ok", "ok"]
+    assert [line[:2] for line in said] == ["ok", "ok", *["--"] * 5, "ok", "ok"]
     assert "its text contradicts what this server's operator decided" in said[2]
 
 

@@ -96,6 +96,7 @@ def test_nothing_that_is_printed_has_marks_of_a_docstring(capsys):
 
 LISTED = {
     "guarded": True,
+    "enabled": True,
     "version": "1",
     "sglang": "2",
     "policy": "f",
@@ -135,6 +136,14 @@ def test_the_list_of_a_server_has_its_processors_and_profiles(guarded, code, cap
         "profile fixed",
         "    may set nothing",
     ]
+
+
+@pytest.mark.parametrize(("said", "is_off"), [({"enabled": False}, True), ({}, False)])
+def test_a_server_that_runs_no_processors_is_told(said, is_off, capsys):
+    older = {key: value for key, value in LISTED.items() if key != "enabled"}
+    with listening(lambda _asked: Answered(200, {**older, **said})) as url:
+        assert main(["list", "--url", url]) == 0
+    assert ("PROCESSORS ARE OFF" in capsys.readouterr().out) == is_off
 
 
 def test_the_list_of_a_server_is_json_for_a_program(capsys):

@@ -24,8 +24,10 @@ def test_the_doctor_tells_a_guarded_server_from_a_stock_one(server, capsys, requ
         # The tiny model has no thinking delimiters, and the parser of one server names some.
         parsed = "reasoning" in request.node.callspec.id
         # No server has a key of its administrators.
-        assert verdicts == [*["ok"] * 6, "ok" if parsed else "--", "!!"]
+        assert verdicts == [*["ok"] * 7, "ok" if parsed else "--", "!!"]
+        assert "routed" not in "".join(said)
     else:
         assert code == 1
         assert said[0].startswith("FAILED  guard: the server took a payload")
+        assert verdicts == ["FAILED", *["--"] * 7, "!!"]
     assert server.is_healthy()

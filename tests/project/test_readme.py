@@ -20,11 +20,12 @@ def _blocks(language: str) -> list[str]:
 
 
 def test_the_first_screen_says_what_it_is_how_to_try_it_and_where_it_runs() -> None:
-    first = "\n".join(README.splitlines()[:27])
+    first = "\n".join(README.splitlines()[:32])
 
     (request,) = re.findall(r"^curl .*?'(\{.*?\})'$", first, re.DOTALL | re.MULTILINE)
     assert orjson.loads(request)["custom_logit_processor"] in builtins.__all__
-    assert "pip install" in first
+    assert "pip install sglang-lp\n$ sglang serve" in first
+    assert "--enable-custom-logit-processor" in first
     assert f"SGLang {OLDEST} to {NEWEST}" in first
     assert "([how it was measured](docs/performance.md))" in first
 

@@ -25,9 +25,11 @@ def list_allowed(guard: Guard) -> dict[str, Any]:
     """Return the processors and profiles that a request may name, with their parameters.
 
     Args:
-        guard: The guard of this process.
+        guard: The guard of this process, which has learned about its server.
     """
     return {
+        # Whether SGLang calls processors: --enable-custom-logit-processor.
+        "enabled": guard.server.runs_processors,
         "version": version("sglang-lp"),
         "sglang": version("sglang"),
         "policy": guard.fingerprint,

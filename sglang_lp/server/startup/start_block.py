@@ -22,7 +22,7 @@ def describe_start(guard: Guard, server_args: Any) -> str:
         guard: The guard of the process that starts the schedulers.
         server_args: SGLang's arguments.
     """
-    return "\n    ".join([*_lines(guard), *_open_routes(server_args)])
+    return "\n    ".join([*_lines(guard), *_off(server_args), *_open_routes(server_args)])
 
 
 def _lines(guard: Guard) -> Iterator[str]:
@@ -49,6 +49,15 @@ def _lines(guard: Guard) -> Iterator[str]:
         yield f"effort: {', '.join(f'{name} {budget}' for name, budget in policy.levels.items())}"
     states = [*installation.status().values()]
     yield f"hooks: {states.count('live')} of {len(states)} live"
+
+
+def _off(server_args: Any) -> Iterator[str]:
+    """Yield a warning if this server refuses every request that names a processor."""
+    if not server_args.enable_custom_logit_processor:
+        yield (
+            "PROCESSORS ARE OFF, and requests that name one are refused: add "
+            "--enable-custom-logit-processor"
+        )
 
 
 def _open_routes(server_args: Any) -> Iterator[str]:

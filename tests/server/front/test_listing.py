@@ -102,3 +102,10 @@ def test_the_answer_says_whether_the_server_is_guarded(guarded, status):
 
     assert answer.status_code == status
     assert answer.json() == {"guarded": guarded, **list_allowed(guard)}
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_list_says_whether_the_server_runs_processors(enabled):
+    guard = Guard(Policy.default())
+    guard.server.runs_processors = enabled
+    assert list_allowed(guard)["enabled"] is enabled

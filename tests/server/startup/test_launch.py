@@ -236,7 +236,9 @@ def test_schedulers_are_started_through_that_check_in_the_new_process(
 
     monkeypatch.setattr(launch, "run_guarded", guarded)
     around = Launch(guard, PendingResults()).start_schedulers
-    server_args = SimpleNamespace(tp_size=tp, pp_size=pp, admin_api_key="key")
+    server_args = SimpleNamespace(
+        tp_size=tp, pp_size=pp, admin_api_key="key", enable_custom_logit_processor=True
+    )
     result = around(sglangs, ENGINE, server_args, "port", run, "more", placement_group="group")
 
     assert result == (ENGINE, server_args, "port", ("more",), {"placement_group": "group"})

@@ -12,7 +12,9 @@ from sglang_lp.server.startup.start_block import describe_start
 from sglang_lp.trust import Policy
 
 BAN = Chosen(processor="DisallowedTokensLogitsProcessor", params={"token_ids": [1]})
-KEPT = SimpleNamespace(admin_api_key="key", tokenizer_worker_num=1)
+KEPT = SimpleNamespace(
+    admin_api_key="key", tokenizer_worker_num=1, enable_custom_logit_processor=True
+)
 OWN = "support.processors.recording:Census"
 
 
@@ -57,8 +59,20 @@ def test_without_decisions_the_block_has_four_lines():
 @pytest.mark.parametrize(("workers", "close"), [(1, "start with --admin-api-key"), (2, "a proxy")])
 @pytest.mark.parametrize("key", [None, ""])
 def test_without_an_administrators_key_the_block_says_in_a_line_what_is_open(key, workers, close):
-    arguments = SimpleNamespace(admin_api_key=key, tokenizer_worker_num=workers)
+    settings = {"admin_api_key": key, "tokenizer_worker_num": workers}
+    arguments = SimpleNamespace(**{**vars(KEPT), **settings})
     *_, last = describe_start(Guard(Policy.default()), arguments).splitlines()
 
     assert last.startswith("    open to every client: /release_memory_occupation, ")
     assert close in last
+
+
+@pytest.mark.usefixtures("_installed")
+def test_a_server_that_runs_no_processors_says_so_in_a_line():
+    off = SimpleNamespace(**{**vars(KEPT), "enable_custom_logit_processor": False})
+    *_, last = describe_start(Guard(Policy.default()), off).splitlines()
+
+    assert last == (
+        "    PROCESSORS ARE OFF, and requests that name one are refused: add "
+        "--enable-custom-logit-processor"
+    )
