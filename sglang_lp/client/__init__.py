@@ -6,11 +6,18 @@
 Needs neither torch nor SGLang, only what ``pip install sglang-lp`` brings.
 """
 
-from sglang_lp.client.attachment import Attachment, attach
+from typing import TYPE_CHECKING
+
+from sglang_lp.client.attachment import Attachment
 from sglang_lp.client.batches import Attachments, attach_each
 from sglang_lp.client.resuming import resume
 from sglang_lp.client.rollouts import loss_mask, raw_logprobs
 from sglang_lp.client.thinking import ThinkingBlock, thinking_blocks
+
+if TYPE_CHECKING:  # with the parameters of each built-in
+    from sglang_lp.client.calls import attach
+else:
+    from sglang_lp.client.attachment import attach
 
 __all__ = [
     "Attachment",
