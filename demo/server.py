@@ -30,7 +30,7 @@ DRAFTS: Mapping[str, Any] = {
     "speculative_ngram_max_bfs_breadth": 1,
 }
 POLICY = Path(__file__).with_name("policy.toml")
-_SERVE = (sys.executable, "-m", "sglang_lp.cli", "serve")
+_SERVE = (sys.executable, "-m", "sglang_lp", "serve")
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.cli.terminal import complain, progress, say, say_json
+from sglang_lp.cli.terminal import complain, counted, progress, say, say_json
 from sglang_lp.errors import RequestError, shown
 from sglang_lp.served_model import ServedModel
 
@@ -184,7 +184,9 @@ def _lines(index: Index, size: int) -> list[str]:
         lines.append(f"end         token {found['end']} after every item")
     if shared:
         lines.append(f"shared      {shared:,} ids have the tokens of another id: {_shared(index)}")
-    lines += [f"set         {name}: {count:,} items" for name, count in found["sets"].items()]
+    lines += [
+        f"set         {name}: {counted(count, 'item')}" for name, count in found["sets"].items()
+    ]
     lines += [f"item        {one['ids']}: tokens {one['tokens']}" for one in found["examples"]]
     return lines
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_lp.adapters import AdaptedProcessor, find_entry_points
 from sglang_lp.cli import policy_option, server_checks
-from sglang_lp.cli.terminal import say, say_json
+from sglang_lp.cli.terminal import counted, say, say_json
 from sglang_lp.errors import SglangLpError, UsageError, shown
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _check_policy(named: str | None, verifier: Callable[[], Verifier]) -> str:
     policy = policy_option.choose(named)
     _check_writers(Path(policy.source))
     policy.read_watermark()
-    return f"{len(verifier().allowed)} processors allowed ({policy.source})"
+    return f"{counted(len(verifier().allowed), 'processor')} allowed ({policy.source})"
 
 
 def _check_model(
@@ -195,7 +195,7 @@ def _check_catalogues(verifier: Callable[[], Verifier], opened: Opened) -> str:
     _skip_after_error(verifier, "the policy is wrong")
     return (
         ", ".join(
-            f"{name} ({one.index.shape.items:,} items, version {one.index.version})"
+            f"{name} ({counted(one.index.shape.items, 'item')}, version {one.index.version})"
             for name, one in opened().items()
         )
         or "none"

@@ -56,6 +56,11 @@ def printing() -> Iterator[list[OSError]]:
         _write(sys.stderr, flush=True)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: ``1 item``, ``1,024 items``."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 @contextmanager
 def progress(what: str = "") -> Iterator[Callable[[str], None]]:
     """Show on a terminal what a command waits for, once it has waited two seconds.

@@ -66,8 +66,15 @@ def add(verbs: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from sglang_lp.trace import read_exchange, trace_answer, write_lines, write_page
+    from sglang_lp.trace import (
+        check_packages,
+        read_exchange,
+        trace_answer,
+        write_lines,
+        write_page,
+    )
 
+    check_packages()  # before the tokenizer's own package is missed
     if arguments.beside and arguments.format != "html":
         raise UsageError(
             "--beside: expected --format html; without it, trace each answer by itself"

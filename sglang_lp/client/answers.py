@@ -26,8 +26,8 @@ def check_ran(names: Iterable[str], answer: Any) -> None:
             if name not in said:
                 raise NotRun(
                     f"{name} did not run on this answer, which names "
-                    f"{shown(', '.join(said) or 'none', 200)}: something between the client and "
-                    "the server dropped it from the request"
+                    f"{shown(', '.join(said) or 'none', 200)}: the request was sent without this "
+                    "attachment, or something between the client and the server dropped it"
                 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, KeysView, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,8 @@ class Attachment(msgspec.Struct, frozen=True):
     """A processor with its parameters, checked and ready to be put into requests.
 
     Made by :func:`attach`, for any number of requests. No method changes its arguments.
+    It unpacks like the dict of :meth:`extra_body`, so ``extra_body=think`` works as well in the
+    ``openai`` and ``anthropic`` clients, and ``{**think, ...}`` in a body.
     Parameters that the request already has in ``custom_params`` are kept: the parameters given to
     :func:`attach` are added, and all are checked together.
 
@@ -102,6 +104,16 @@ class Attachment(msgspec.Struct, frozen=True):
             )
         return _unset(fields) | {"metadata": metadata | {wire.ENTRY: self._whole(fields)}}
 
+    def keys(self) -> KeysView[str]:
+        """Return the names of the fields of :meth:`extra_body`."""
+        return self.extra_body().keys()
+
+    def __getitem__(self, name: str) -> Any:
+        return self.extra_body()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.extra_body())
+
     def sampling_params(self, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the ``sampling_params`` of one prompt, with the parameters in them.
 
@@ -156,11 +168,12 @@ class Attachment(msgspec.Struct, frozen=True):
 
         Raises:
             RequestError: The answer or the prompt has no token ids, or the parameters do not fit
-                the model.
+                the model, or a package for traces is missing.
         """
         from sglang_lp.client.models import load_model
-        from sglang_lp.trace import read_exchange, trace_answer
+        from sglang_lp.trace import check_packages, read_exchange, trace_answer
 
+        check_packages()  # before the tokenizer's own package is missed
         served = load_model(tokenizer)
         request = {"prompt": prompt if isinstance(prompt, str | None) else [*prompt]}
         exchange = read_exchange(
@@ -296,6 +309,11 @@ def _attach_chain(links: Sequence[Any], params: dict[str, Any]) -> Attachment:
         raise RequestError(
             f"attach: {shown(next(iter(params)))} was given to a list of processors; give it to "
             "the one that it is for, as in attach([attach(A, ...), attach(B, ...)])"
+        )
+    if not links:
+        raise RequestError(
+            "attach: expected at least one processor, got an empty list; give one, or send the "
+            "request as it is"
         )
     given: dict[str, Any] = {"chain": []}
     for place, one in enumerate(links):

@@ -192,7 +192,7 @@ class Rules:
                 with _naming(f"always[{index}]"):
                     link = fit_link(parse_link(*choice, one), one)
                     links.append(link._replace(is_named=False))
-        with _naming("thinking budgets"):
+        with _naming(self._thinking.place):
             self._thinking.fit(served)
         if self._default is not None:
             with _naming("defaults"):

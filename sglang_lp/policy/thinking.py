@@ -103,6 +103,7 @@ class ThinkingRules:
     Attributes:
         limits_all: Whether the operator limits the thinking of every request.
         default_budget: The budget of requests with a thinking budget that sets no number.
+        place: Section of the policy that decides how thinking is limited, for messages.
 
     Raises:
         PolicyError: A ceiling on thinking is not a whole number of tokens.
@@ -127,6 +128,7 @@ class ThinkingRules:
         if default is not None and by_default:
             self._template = default
         self.default_budget: int | None = self._template[1].get(BUDGET)
+        self.place = "defaults" if by_default else "thinking budgets"
         self.limits_all = by_default or decisions.reads_effort or capped
         #: The operator's own budget, by the format of the served model's reasoning.
         self._own: dict[ReasoningFormat | None, Any] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -163,6 +164,25 @@ def _forced_text(vocabulary: Vocabulary, tokenizer: Any, text: str) -> tuple[int
         if first := vocabulary.spell(wanted[:head]):
             return (*first, *ids[count:])
     return tuple(vocabulary.spell(wanted))
+
+
+def with_texts(message: str, tokenizer: Any) -> str:
+    """Return a message with the text of each token id in it: ``token 264 (' the') is banned``.
+
+    Args:
+        message: Its only numbers are ids of the tokenizer.
+        tokenizer: Of ``transformers`` or ``tokenizers``; ``None`` leaves the message as it is.
+    """
+
+    def named(found: re.Match[str]) -> str:
+        try:
+            text = tokenizer.decode([int(found[0])], skip_special_tokens=False)
+        except (KeyError, IndexError, ValueError, TypeError, OverflowError):
+            return found[0]  # this tokenizer has no such token
+        part = not text.strip("\ufffd")  # of a character
+        return found[0] if part else f"{found[0]} ({shown(text)})"
+
+    return message if tokenizer is None else re.sub(r"\d+", named, message)
 
 
 def encode(tokenizer: Any, text: str) -> tuple[int, ...]:

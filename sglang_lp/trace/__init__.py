@@ -13,7 +13,7 @@ from sglang_lp.trace.answers import Exchange, Likely, read_exchange
 from sglang_lp.trace.lines import write_lines
 from sglang_lp.trace.page import write_page
 from sglang_lp.trace.replay import Edit, What
-from sglang_lp.trace.report import Block, Token, Trace, trace_answer
+from sglang_lp.trace.report import Block, Token, Trace, check_packages, trace_answer
 
 __all__ = [
     "Block",
@@ -23,6 +23,7 @@ __all__ = [
     "Token",
     "Trace",
     "What",
+    "check_packages",
     "read_exchange",
     "trace_answer",
     "write_lines",

@@ -197,7 +197,7 @@ def trace_answer(
             refused the request. Or the class is no ``LogitProcessor``.
         Unsupported: torch or numpy is not installed.
     """
-    _check_packages()
+    check_packages()
     served = ServedModel() if served is None else served
     tokenizer, spelling = served.tokenizer, Spelling(served.tokenizer)
     prompt_ids, output_ids = exchange.prompt_ids, exchange.output_ids
@@ -255,7 +255,7 @@ def trace_answer(
     return found
 
 
-def _check_packages() -> None:
+def check_packages() -> None:
     """Refuse a replay without its packages, which a client may not have.
 
     Raises:

@@ -52,7 +52,7 @@ def test_an_index_is_built_and_inspected(table, capsys):
     assert capsys.readouterr().out == built
     assert "items       2, of up to 2 tokens" in built
     assert "shared      1 ids have the tokens of another id: 'bell' = 'bell 2'" in built
-    assert "set         fresh: 1 items" in built
+    assert "set         fresh: 1 item\n" in built
     assert "item        ['ring']: tokens [300, 301]" in built
 
 

@@ -14,7 +14,7 @@ from sglang_lp.cli import terminal
 from sglang_lp.errors import escaped
 from sglang_lp.trust import Policy
 
-PROGRAM = [sys.executable, "-m", "sglang_lp.cli"]
+PROGRAM = [sys.executable, "-m", "sglang_lp"]
 ENTRY = "sglang_lp.builtins:DRYLogitProcessor"
 
 #: Arguments -> exit code.

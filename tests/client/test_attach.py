@@ -376,3 +376,30 @@ def test_a_processor_without_parameters_takes_none():
     assert attach(Bare).custom_params == {}
     with pytest.raises(InvalidParameter, match="unknown parameter 'n'; its parameters: none"):
         attach(Bare, n=1)
+
+
+def test_an_attachment_is_the_extra_body_of_the_openai_client(ban):
+    import httpx
+    import openai
+
+    sent = []
+
+    def answer(request):
+        sent.append(json.loads(request.content))
+        return httpx.Response(200, json={"id": "1", "object": "chat.completion", "choices": []})
+
+    transport = httpx.MockTransport(answer)
+    with openai.OpenAI(
+        base_url="http://here/v1", api_key="k", http_client=httpx.Client(transport=transport)
+    ) as client:
+        for extra in (ban, ban.extra_body()):
+            client.chat.completions.create(model="m", messages=[], extra_body=extra)
+
+    assert sent[0] == sent[1]
+    assert sent[0]["custom_params"] == {"token_ids": [3, 1]}
+
+
+def test_an_attachment_unpacks_as_its_fields(ban):
+    assert {**ban, "more": 1} == {**ban.extra_body(), "more": 1}
+    assert dict(ban) == ban.extra_body()
+    assert [*ban] == [*ban.keys()]

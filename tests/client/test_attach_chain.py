@@ -64,7 +64,7 @@ def test_it_goes_into_a_request_as_any_attachment():
 @pytest.mark.parametrize(
     ("links", "params", "says"),
     [
-        ([], {}, "chain"),
+        ([], {}, "attach: expected at least one processor, got an empty list"),
         (["DRYLogitProcessor"] * 9, {}, "chain"),
         ([BAN], {}, "token_ids"),
         (["NoSuchProcessor"], {}, "NoSuchProcessor"),

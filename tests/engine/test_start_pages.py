@@ -61,7 +61,7 @@ def started(tmp_path_factory):
     (serve,) = (words for words in commands("server.md") if "--cpu" in words)
     directory = tmp_path_factory.mktemp("page")
     cache = cache_of(ensure_model(), serve[-1], directory / "cache")
-    command = (sys.executable, "-m", "sglang_lp.cli", *serve[1:])
+    command = (sys.executable, "-m", "sglang_lp", *serve[1:])
     variables = {"HF_HUB_CACHE": str(cache)}
     with launch(ensure_model(), directory, DEFAULTS, command=command, variables=variables) as one:
         yield one
@@ -97,10 +97,10 @@ def test_the_python_of_the_page_for_requests_runs(started):
 
 def test_the_commands_of_the_pages_run(started):
     for words in commands("requests.md"):
-        run([sys.executable, "-m", "sglang_lp.cli", *words[1:]], env=environment({}))
+        run([sys.executable, "-m", "sglang_lp", *words[1:]], env=environment({}))
     (doctor,) = (words for words in commands("server.md") if "--url" in words)
     asked = [word.replace(CURL, started.url) for word in doctor[1:]]
-    said = run([sys.executable, "-m", "sglang_lp.cli", *asked], env=environment({}))
+    said = run([sys.executable, "-m", "sglang_lp", *asked], env=environment({}))
     assert "FAILED" not in said
 
 

@@ -562,6 +562,10 @@ def test_a_ceiling_lowers_what_a_class_without_a_schema_reads():
         ({"ceilings": {"thinking_budget": Ceiling(at_most=1.5)}}, "expected a whole number"),
         ({"effort": {"low": 3}}, "thinking budgets: .*thinking_start_token_id"),
         (
+            {"defaults": Chosen(processor=THINK, params={**IDS, "thinking_budget": "x"})},
+            "^defaults: thinking_budget of .*: expected a whole number",
+        ),
+        (
             {
                 "defaults": Chosen(processor=THINK, params={**IDS, "closing_token_ids": [5] * 3}),
                 "ceilings": {"thinking_budget": Ceiling(at_most=2)},

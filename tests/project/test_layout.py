@@ -51,6 +51,7 @@ RANKS = {
     "server.scheduler": (10, 2),
     "server.startup": (10, 3),
     "cli": (11,),
+    "__main__": (12,),
     "testing": (12,),
 }
 

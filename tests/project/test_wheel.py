@@ -116,13 +116,17 @@ def test_a_client_attaches_a_processor(clean):
 def test_a_trace_says_what_it_needs(clean):
     (clean / "request.json").write_text('{"input_ids": [1]}')
     (clean / "answer.json").write_text('{"output_ids": [1]}')
-    trace = (clean / "bin" / "sglang-lp", "trace", "request.json", "answer.json")
+    (clean / "tokenizer.json").write_text("{}")
+    trace = (
+        *(clean / "bin" / "sglang-lp", "trace", "request.json", "answer.json"),
+        *("--tokenizer", "."),
+    )
     done = subprocess.run(
         trace, cwd=clean, env=ENVIRONMENT, capture_output=True, check=False, text=True
     )
 
     assert done.returncode == 2
-    assert "a trace needs torch" in done.stderr
+    assert "a trace needs torch, which a server has: pip install 'sglang-lp[trace]'" in done.stderr
 
 
 def test_the_command_lists_the_processors(clean):

@@ -11,6 +11,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from sglang_lp.errors import Contradiction, ProcessorFault, SglangLpError, Unsupported
+from sglang_lp.text.encoding import with_texts
 
 if TYPE_CHECKING:
     from sglang_lp._engine.apply.raw import RawLogprobs
@@ -87,11 +88,11 @@ class Host:
 
         Args:
             at: Index of the token in the answer.
-            why: The edits that contradict each other; may name tokens.
+            why: The edits that contradict each other; its only numbers are ids of tokens.
             masked: Whether the server's own masks take part: a grammar, ``min_new_tokens`` or
                 ``logit_bias``.
         """
-        return ProcessorFault(f"no token is left: {why}")
+        return ProcessorFault(f"no token is left: {with_texts(why, self.tokenizer)}")
 
     def not_finite(self, at: int, *, empty: bool) -> SglangLpError:
         """Return the error of a request whose row cannot be sampled from, edited or not.

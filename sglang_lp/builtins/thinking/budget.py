@@ -194,8 +194,18 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
     def _check(cls, params: BudgetParams, vocab_size: int | None) -> None:
         """Refuse token ids that cannot work together, or that the model does not have."""
         check_ids(cls.__name__, params)
-        if vocab_size is not None:
+        if vocab_size is None:
+            return
+        try:
             check_vocabulary(params, cls.__name__, vocab_size)
+        except InvalidParameter as error:
+            if cls.family is None or error.parameter not in _IDS:
+                raise
+            problem = (
+                f"{error.problem}; this class is for {cls.family.models}: use "
+                "ThinkingBudgetLogitProcessor, which asks the tokenizer"
+            )
+            raise InvalidParameter(cls.__name__, error.parameter, problem) from None
 
     @classmethod
     def fit_params(cls, params: Any, served: ServedModel) -> Any:

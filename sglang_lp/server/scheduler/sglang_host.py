@@ -13,6 +13,7 @@ from sglang_lp.errors import Contradiction, ProcessorFault, SglangLpError
 from sglang_lp.server.scheduler.endings import end_request
 from sglang_lp.server.scheduler.own_fields import may_mask, may_spoil
 from sglang_lp.server.scheduler.reasons import abort, fail, finish_reason, log_end
+from sglang_lp.text.encoding import with_texts
 from sglang_lp.trust.audit import safe_id
 
 if TYPE_CHECKING:
@@ -131,8 +132,9 @@ class SglangHost(StockHost):
                 "this server's operator decided; ask for something else"
             )
         return Contradiction(
-            f"no token is left at token {at} by {', '.join(self.names)}: {why}; change these "
-            "processors, their parameters or the format that the request asks for"
+            f"no token is left at token {at} by {', '.join(self.names)}: "
+            f"{with_texts(why, self.tokenizer)}; change these processors, their parameters or the "
+            "format that the request asks for"
         )
 
     def end(self, error: SglangLpError) -> None:

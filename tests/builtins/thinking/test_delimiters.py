@@ -205,6 +205,11 @@ def test_a_model_that_does_not_think_is_told_so():
             Qwen3ThinkingBudgetLogitProcessor.fit_params(params, ServedModel(tokenizer))
 
 
+def test_a_class_whose_ids_the_model_lacks_names_the_class_that_has_none():
+    with pytest.raises(InvalidParameter, match="Thinking: use ThinkingBudgetLogitP"):
+        Qwen3ThinkingBudgetLogitProcessor.parse_params({"thinking_budget": 5}, 32_000)
+
+
 def test_ids_that_a_request_gives_itself_are_its_own_business():
     given = {"thinking_start_token_id": 1, "thinking_end_token_id": 2, "thinking_budget": 5}
     params = Qwen3ThinkingBudgetLogitProcessor.parse_params(given)

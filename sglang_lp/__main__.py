@@ -1,4 +1,4 @@
-"""``python -m sglang_lp.cli``, the same as ``sglang-lp``."""
+"""``python -m sglang_lp``, the same as ``sglang-lp``."""
 
 import sys
 
