@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -23,6 +24,7 @@ COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
 KUBERNETES = [*yaml.safe_load_all((ROOT / "deploy/kubernetes.yaml").read_text())]
 MONITORING = yaml.safe_load((ROOT / "deploy/monitoring.yaml").read_text())
 POLICY = ROOT / "deploy/policy.toml"
+UNIT = ROOT / "deploy/sglang@.service"
 #: SGLang answers ``/health`` after 1 to 20 seconds.
 SLOWEST = 20
 
@@ -62,6 +64,62 @@ def test_every_worker_takes_its_arguments():
     assert len(asked) == 3
     for arguments in asked:
         assert parser.parse_args(arguments).model_path
+
+
+def unit():
+    """Return the section [Service] of the unit: the values of each setting."""
+    settings = {}
+    _, _, section = UNIT.read_text().partition("[Service]\n")
+    for line in section.partition("\n[")[0].splitlines():
+        if line[:1] != "#" and "=" in line:
+            name, _, value = line.partition("=")
+            settings.setdefault(name, []).append(value)
+    return settings
+
+
+def test_the_unit_of_systemd_starts_a_server_that_drains_and_does_not_start_again_in_vain():
+    from sglang.srt.server_args import ServerArgs
+
+    settings = unit()
+    (command,) = settings["ExecStart"]
+    before, _, arguments = command.partition(" -- ")
+    parser = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    assert before.endswith("/sglang-lp serve")
+    assert parser.parse_args(arguments.replace("%i", "30000").split()).port == 30000
+    assert f"ENV {settings['Environment'][-1]}\n" in DOCKERFILE
+    # The exit codes of sglang-lp serve and of the plugin where a second start fails as well.
+    assert settings["RestartPreventExitStatus"] == ["2 78"]
+    assert settings["KillMode"] == ["mixed"]
+    worker = of_kind("Deployment")["sglang-lp-worker"]["spec"]["template"]["spec"]
+    assert settings["TimeoutStopSec"] == [str(worker["terminationGracePeriodSeconds"])]
+    pages = (ROOT / "docs/deploying.md").read_text()
+    assert f"systemctl restart {UNIT.stem}{{port}}" in pages
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_systemd_takes_the_unit(tmp_path):
+    # It looks for the program, and for an instance of the template.
+    made = UNIT.read_text().replace("/opt/sglang-lp/bin/sglang-lp", sys.executable)
+    (tmp_path / "sglang@30000.service").write_text(made)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", tmp_path / "sglang@30000.service"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_workers_keep_their_models_in_one_volume():
+    (claim,) = of_kind("PersistentVolumeClaim")
+    pod = of_kind("Deployment")["sglang-lp-worker"]["spec"]["template"]["spec"]
+    (volume,) = (one for one in pod["volumes"] if "persistentVolumeClaim" in one)
+    assert volume["persistentVolumeClaim"] == {"claimName": claim}
+    (container,) = pod["containers"]
+    mounted = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+    assert f"ENV HF_HOME={mounted[volume['name']]}\n" in DOCKERFILE
+    assert pod["securityContext"]["fsGroup"] == container["securityContext"]["runAsUser"]
 
 
 def test_the_policy_is_one_and_the_same_everywhere():

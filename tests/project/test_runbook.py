@@ -1,11 +1,13 @@
 """Every alert has its section in the runbook, and both are about metrics that exist."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 
+from scripts.alerts import RULE, write_rule
 from sglang_lp.server.gate.metrics import ABOUT, LABELS, NAMES
 
 ROOT = Path(__file__).parents[2]
@@ -25,12 +27,26 @@ def metric_of(name):
 
 
 @alerts
-def test_an_alert_has_a_section_that_says_what_it_means_where_to_look_and_what_to_do(alert):
-    assert re.findall(r"^\*\*(Meaning|Look at|Do)\b", SECTIONS[alert], re.MULTILINE) == [
-        "Meaning",
-        "Look at",
-        "Do",
-    ]
+def test_an_alert_has_a_section_with_everything_up_to_its_end(alert):
+    said = re.findall(r"^\*\*(Meaning|Look at|Do|Solved)\b", SECTIONS[alert], re.MULTILINE)
+    assert said == ["Meaning", "Look at", "Do", "Solved"]
+
+
+@alerts
+def test_an_alert_has_the_address_of_its_section(alert):
+    address = ALERTS[alert]["annotations"]["runbook_url"]
+    pages = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+    assert address == f"{pages['Homepage']}/blob/main/docs/runbook.md#{alert.lower()}"
+
+
+def test_the_rule_for_the_operator_of_prometheus_is_made_of_the_alerts():
+    assert RULE.read_text() == write_rule(), (
+        "deploy/prometheus-rule.yaml is not what the alerts say; write it anew with "
+        "`.venv/bin/python -m scripts.alerts`"
+    )
+    rule = yaml.safe_load(RULE.read_text())
+    assert rule["kind"] == "PrometheusRule"
+    assert rule["spec"]["groups"] == [GROUP]
 
 
 def test_every_section_about_an_alert_is_about_one_that_exists():
