@@ -291,8 +291,13 @@ def catalogue(http: httpx.Client, model: Model) -> Scene:
         scene.row(QUESTION, way, cut(" | ".join(one["text"] for one in free)))
         scene.proves(f"{way}: {wrong / len(free):.0%} name no item", seen=wrong > 0)
         for left_out in ([], [favourite]):
-            params = {"catalogue": "sentences", "exclude": left_out, "ends_answer": False}
-            held = attach("CatalogueLogitProcessor", **params).generate_body(request)
+            among = attach(
+                "CatalogueLogitProcessor",
+                catalogue="sentences",
+                exclude=left_out,
+                ends_answer=False,
+            )
+            held = among.generate_body(request)
             found = _each(generate(http, held))
             named = [one["meta_info"]["sglang_lp"]["catalogue"]["items"] for one in found]
             how = f"{way}, a catalogue" + (", its likeliest item left out" if left_out else "")
@@ -413,7 +418,7 @@ def knowing(http: httpx.Client, model: Model) -> Scene:
     """
     scene = Scene("Drafts that know what will be forced: the same closing in fewer steps")
     closing = model.encode(CLOSING)
-    sides: Mapping[str, str | type] = {
+    sides: Mapping[str, Any] = {
         "drafts know it": "ThinkingBudgetLogitProcessor",
         "drafts do not": unforeseen.Budget,
     }

@@ -42,7 +42,7 @@ def attach(processor: list[Any] | tuple[Any, ...], /) -> Attachment:
     """Several processors, or attachments, for one request."""
 '''
 
-_SCALARS = {
+_SCALARS: dict[type[Any], str] = {
     msgspec.inspect.BoolType: "bool",
     msgspec.inspect.FloatType: "float",
     msgspec.inspect.IntType: "int",

@@ -23,7 +23,7 @@ _THINKING = {"thinking_start_token_id": _START, "thinking_end_token_id": _STOP}
 _BUDGET = "ThinkingBudgetLogitProcessor"
 
 #: Processor and parameters of each arm; an engine without the toolkit runs only the first arm.
-ARMS: Mapping[str, tuple[str, Mapping[str, Any]] | None] = {
+ARMS: Mapping[str, tuple[Any, Mapping[str, Any]] | None] = {
     "no processor": None,
     "budget, idle": (_BUDGET, {**_THINKING, "thinking_budget": 1_000_000}),
     "budget, spent": (_BUDGET, {**_THINKING, "thinking_budget": 0}),

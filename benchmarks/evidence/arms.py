@@ -68,7 +68,7 @@ def none(body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-def ours(processor: str, **params: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def ours(processor: Any, **params: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return lambda body: attach(processor, **params).generate_body(body)
 
 
