@@ -1,6 +1,6 @@
 """Each alert is caused: its metric, its rule, the log and the runbook tell the same.
 
-A cause runs the toolkit's own code between two scrapes, which stand for the minutes of the rule.
+A cause runs the toolkit's own code between two scrapes: the minutes of a rule.
 grep searches the log for the texts that the runbook names.
 """
 
@@ -58,7 +58,7 @@ FAULTY = f"{__name__}:Faulty"
 
 
 class Scrapes(NamedTuple):
-    """What Prometheus read of all servers before and after a cause."""
+    """The metrics of all servers before and after a cause."""
 
     before: Samples
     after: Samples
