@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, KeysView, Mapping, Sequence
+from collections.abc import KeysView, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -110,9 +110,6 @@ class Attachment(msgspec.Struct, frozen=True):
 
     def __getitem__(self, name: str) -> Any:
         return self.extra_body()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.extra_body())
 
     def sampling_params(self, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the ``sampling_params`` of one prompt, with the parameters in them.

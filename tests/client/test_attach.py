@@ -402,4 +402,3 @@ def test_an_attachment_is_the_extra_body_of_the_openai_client(ban):
 def test_an_attachment_unpacks_as_its_fields(ban):
     assert {**ban, "more": 1} == {**ban.extra_body(), "more": 1}
     assert dict(ban) == ban.extra_body()
-    assert [*ban] == [*ban.keys()]
