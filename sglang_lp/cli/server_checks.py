@@ -26,6 +26,8 @@ _CLOSED = 401, 403
 _TOKENS = 512
 #: Part of a server's refusal of a forced text that its operator's rules contradict.
 _CONTRADICTED = "contradicts what this server's operator decided"
+#: Part of the error of transformers on a model without a chat template.
+_NO_CHATS = "tokenizer.chat_template is not set"
 #: Requests that are sent to learn policies: a router spreads them over its workers.
 _ASKED = 8
 #: Digits of a fingerprint that are shown.
@@ -379,13 +381,16 @@ def _ask(url: str, path: str, body: Mapping[str, Any]) -> Answer:
 
     Raises:
         SglangLpError: It was not.
-        Skipped: The operator's own rules do not let it, or there is no such endpoint.
+        Skipped: The operator's own rules do not let it, the model takes no chats, or there is no
+            such endpoint.
     """
     answer = _post(url, path, body)
     if answer.status == _NOT_FOUND:
         raise Skipped(f"not checked: no such endpoint here: {told(answer)}")
     if answer.status == _BAD_REQUEST and _CONTRADICTED in str(answer.body):
         raise Skipped(f"the processor runs, and its text {_CONTRADICTED}")
+    if answer.status != _OK and _NO_CHATS in str(answer.body):
+        raise Skipped("not checked: the served model has no chat template")
     if answer.status != _OK:
         raise SglangLpError(told(answer))
     return answer

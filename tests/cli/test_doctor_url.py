@@ -188,16 +188,23 @@ def test_a_server_that_runs_no_processors_is_told_once(asked, server, why, remed
     assert (server.usual, server.routed) == (0, 0)
 
 
-def test_an_endpoint_that_is_not_there_is_no_failure(asked):
+@pytest.mark.parametrize(
+    ("answered", "why"),
+    [
+        ((404, {"detail": "Not Found"}), "no such endpoint here"),  # sglang-router has no messages
+        ((400, {"message": "tokenizer.chat_template is not set and"}), "the served model has no"),
+    ],
+)
+def test_an_endpoint_that_is_not_there_is_no_failure(asked, answered, why):
     def answer(server, path, body, headers):
-        if path == "/v1/messages":  # sglang-router has none
-            return 404, {"detail": "Not Found"}
+        if path == "/v1/messages":
+            return answered
         return Guarded.answer(server, path, body, headers)
 
     code, said = asked(changed(answer=answer))
 
     assert code == 0
-    assert said[6].startswith("--      /v1/messages forced text: not checked: no such endpoint")
+    assert said[6].startswith(f"--      /v1/messages forced text: not checked: {why}")
 
 
 def test_what_cannot_be_told_is_no_failure(asked):
