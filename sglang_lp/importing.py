@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import Any
 
 from sglang_lp.errors import PolicyError, shown
@@ -47,8 +48,19 @@ def import_named(module: str, name: str, where: str) -> Any:
     except (Exception, SystemExit) as error:  # a script without a main guard may exit
         raise PolicyError(
             f"{entry}: importing {module} failed: {type(error).__name__}: {error}; "
-            "install the package in the server's environment, or correct the name"
+            f"{_remedy(module, error)}"
         ) from error
     if found is None:
         raise PolicyError(f"{entry}: {module} has no {name}; correct the name")
     return found
+
+
+def _remedy(module: str, error: BaseException) -> str:
+    top = module.partition(".")[0]
+    missing = isinstance(error, ModuleNotFoundError) and error.name == top
+    if missing and (Path(f"{top}.py").is_file() or Path(top).is_dir()):
+        return (
+            f"{top} is in this folder, where Python does not look: install it (pip install -e .), "
+            "or set PYTHONPATH=. here and for the server"
+        )
+    return "install the package in the server's environment, or correct the name"

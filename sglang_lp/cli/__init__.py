@@ -24,7 +24,7 @@ __all__ = ["main"]
 #: Modules of this package, in the order of the help text. Each has ``add(verbs)``, which adds its
 #: parser and sets ``run``, a function from the parsed arguments to the exit code.
 _VERBS = (
-    *("list", "payload", "resolve", "inspect", "allow", "serve", "doctor", "roll", "trace"),
+    *("new", "list", "payload", "resolve", "inspect", "allow", "serve", "doctor", "roll", "trace"),
     *("catalogue", "watermark", "schema"),
 )
 

@@ -6,6 +6,7 @@ import stat
 import sys
 from functools import cache, partial
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +70,7 @@ def _run(arguments: argparse.Namespace) -> int:
     opened = cache(partial(_open_catalogues, arguments.policy))
     checks: list[tuple[str, Callable[[], str]]] = [
         ("Python", lambda: sys.version.split()[0]),
-        ("SGLang", _check_sglang),
+        ("SGLang", lambda: _check_sglang(arguments.policy)),
         ("plugin", _check_plugin),
         ("policy", lambda: _check_policy(arguments.policy, verifier)),
         ("catalogues", lambda: _check_catalogues(verifier, opened)),
@@ -115,9 +116,13 @@ def _report(
     return 1 if failed else 0
 
 
-def _check_sglang() -> str:
+def _check_sglang(policy: str | None) -> str:
     from sglang_lp.server.versions import NEWEST, OLDEST, check_version
 
+    if policy is not None and find_spec("sglang") is None:  # an author's environment
+        raise server_checks.Warned(
+            "not installed: this environment checks a policy, and cannot serve it"
+        )
     return f"{check_version()} (supported: {OLDEST} to {NEWEST})"
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from sglang_lp._engine.history.row import Row
+    from sglang_lp.errors import SglangLpError
     from sglang_lp.processor import LogitProcessor
 
 __all__ = ["Batch", "BatchModel", "Model", "Played", "Transcript", "decode", "run", "step"]
@@ -109,6 +110,15 @@ def _scripted(script: Sequence[int], prompt_length: int, vocab_size: int) -> Mod
     return model
 
 
+class _PlayedHost(StockHost):
+    """Keeps the error that ends a request: SGLang's finish reason needs SGLang."""
+
+    __slots__ = ()
+
+    def end(self, error: SglangLpError) -> None:
+        self.request.to_finish = error
+
+
 class Played:
     """A request that is being played in a batch.
 
@@ -141,7 +151,7 @@ class Played:
         if processor is not None:
             served = ServedModel(tokenizer, vocab_size)
             servings = prepare(processor(), self.custom_params, served)
-            host = StockHost(self.source, may_lag=False)
+            host = _PlayedHost(self.source, may_lag=False)
             host.tokenizer = tokenizer
             attach_row(self.custom_params, servings, host)
 
@@ -158,8 +168,8 @@ class Played:
     @property
     def error(self) -> str | None:
         """Message of the error that ended the request, or ``None``."""
-        reason = self.source.to_finish
-        return None if reason is None else str(reason.message)
+        error = self.source.to_finish
+        return None if error is None else str(error)
 
     @property
     def row(self) -> Row | None:

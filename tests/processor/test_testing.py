@@ -11,7 +11,7 @@ from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.errors import InvalidParameter, ProcessorFault
 from sglang_lp.params import Parameters
 from sglang_lp.processor import LogitProcessor
-from sglang_lp.testing import FakeRequest, ProcessorContract, run
+from sglang_lp.testing import Batch, FakeRequest, Played, ProcessorContract, decode, run
 
 BUDGET = {
     "thinking_budget": 3,
@@ -54,6 +54,19 @@ class Fails(LogitProcessor):
     def edit(self, request, edits):
         if request.position == 1:
             raise ValueError
+
+
+def test_a_fault_is_the_authors_where_sglang_is_not_installed(monkeypatch):
+    for name in ("sglang", "sglang.srt.managers.schedule_batch"):
+        monkeypatch.setitem(sys.modules, name, None)
+    contract = {"processor": Fails, "valid_params": [{}]}
+    suite = type("Suite", (ProcessorContract,), contract)()
+    played = Played(Fails, {}, [1])
+    decode(Batch(), lambda every: torch.zeros(len(every), 9), [played], steps=3)
+
+    with pytest.raises(ProcessorFault, match="Fails failed at token 1"):
+        suite.test_survives_a_retraction()
+    assert "Fails failed at token 1" in played.error
 
 
 def test_a_served_request_keeps_sglangs_books():

@@ -1,14 +1,14 @@
 """Type checkers and editors know the parameters and the state of a request."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "start" / "processor.md"
+from sglang_lp import cli
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_processor.py"
 WRONG = """
     def explain(self, request: Request[Params, int]) -> str:
         reveal_type(request.params.at_most)
@@ -18,13 +18,11 @@ WRONG = """
 
 
 @pytest.mark.slow
-def test_mypy_knows_the_parameters_of_the_page_and_finds_a_misspelt_one(tmp_path):
-    own, *_, letters, _ = re.findall(
-        r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE
-    )
-    (tmp_path / "right.py").write_text(own)
-    (tmp_path / "letters.py").write_text(letters)
+def test_mypy_passes_what_new_writes_and_finds_a_misspelt_parameter(tmp_path, monkeypatch):
+    own = EXAMPLE.read_text().partition("\n\ndef main")[0]
     (tmp_path / "wrong.py").write_text(own + WRONG)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["new", "at_most"]) == 0
 
     def said(*files):
         done = subprocess.run(
@@ -36,7 +34,9 @@ def test_mypy_knows_the_parameters_of_the_page_and_finds_a_misspelt_one(tmp_path
         )
         return done.stdout
 
-    assert "Success: no issues found in 2 source files" in said("right.py", "letters.py")
+    assert "Success: no issues found in 2 source files" in said(
+        "at_most/at_most.py", "at_most/test_at_most.py"
+    )
     wrong = said("wrong.py")
     assert wrong.count('Revealed type is "int"') == 2
     assert '"Params" has no attribute "at_mots"; maybe "at_most"?' in wrong
