@@ -29,7 +29,7 @@ root_doc = "docs/index"
 NAVIGATION = {
     "Send requests": [
         *("start/requests", "processors", "text", "thinking", "thinking-models"),
-        *("trace", "rollouts", "beams"),
+        *("try", "trace", "rollouts", "beams"),
         *("errors", "evidence", "api/client"),
     ],
     "Run a server": [

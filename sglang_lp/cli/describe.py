@@ -65,12 +65,14 @@ class Parameter(NamedTuple):
         kind: Type and range in words.
         default: In JSON's notation, or ``"required"``.
         about: What it means, from the documentation of ``Params``; may be empty.
+        schema: Its JSON schema, without ``null`` and without references.
     """
 
     name: str
     kind: str
     default: str
     about: str
+    schema: Mapping[str, Any]
 
 
 def list_parameters(processor: type[Any]) -> list[Parameter]:
@@ -85,9 +87,10 @@ def list_parameters(processor: type[Any]) -> list[Parameter]:
     return [
         Parameter(
             name,
-            _name_kind(kind, named),
+            _name_kind(plain := _plain(kind, named)),
             "required" if name in required else _to_json(kind.get("default")),
             about.get(name, ""),
+            plain,
         )
         for name, kind in schema["properties"].items()
     ]
@@ -200,16 +203,25 @@ def _to_markdown(doc: str) -> str:
     )
 
 
-def _name_kind(schema: dict[str, Any], named: dict[str, Any]) -> str:
-    """Put a JSON schema into words, without ``null``, which is the default then."""
+def _plain(schema: dict[str, Any], named: dict[str, Any]) -> dict[str, Any]:
+    """Return a JSON schema without references and without ``null``, which is the default then."""
     if "$ref" in schema:
-        return _name_kind(named[schema["$ref"].rpartition("/")[2]], named)
+        return _plain(named[schema["$ref"].rpartition("/")[2]], named)
     if "anyOf" in schema:
-        options = [option for option in schema["anyOf"] if option != {"type": "null"}]
-        return " or ".join(_name_kind(option, named) for option in options)
+        options = [_plain(one, named) for one in schema["anyOf"] if one != {"type": "null"}]
+        return options[0] if len(options) == 1 else {"anyOf": options}
+    if "items" in schema:
+        return {**schema, "items": _plain(schema["items"], named)}
+    return schema
+
+
+def _name_kind(schema: Mapping[str, Any]) -> str:
+    """Put a JSON schema of :func:`_plain` into words."""
+    if "anyOf" in schema:
+        return " or ".join(map(_name_kind, schema["anyOf"]))
     if schema.get("type") == "array":
         filled = "non-empty " if schema.get("minItems") else ""
-        kind, _, bounds = _name_kind(schema["items"], named).partition(" ")
+        kind, _, bounds = _name_kind(schema["items"]).partition(" ")
         most = f", at most {schema['maxItems']:,} of them" if "maxItems" in schema else ""
         return f"{filled}list of {kind}s {bounds}".rstrip() + most
     if "enum" in schema:
@@ -217,7 +229,7 @@ def _name_kind(schema: dict[str, Any], named: dict[str, Any]) -> str:
     return f"{schema.get('type', 'any value')}{_name_bounds(schema)}"
 
 
-def _name_bounds(schema: dict[str, Any]) -> str:
+def _name_bounds(schema: Mapping[str, Any]) -> str:
     """Put the range of a number into words."""
     least, above = schema.get("minimum"), schema.get("exclusiveMinimum")
     most = schema.get("maximum", _NO_BOUND)

@@ -123,18 +123,33 @@ def _described(processor: type[Any]) -> dict[str, Any]:
     }
 
 
-def _list_server(url: str, *, as_json: bool) -> int:
-    """Print what a server allows; return 1 if its guard is not live."""
-    from sglang_lp.cli.http import base_of, request, told
+def read_list(url: str) -> dict[str, Any]:
+    """Ask a server for its processors and profiles, and return the answer of ``GET /sglang_lp``.
+
+    Args:
+        url: As ``base_of`` returned it.
+
+    Raises:
+        SglangLpError: The server does not answer with a list.
+    """
+    from sglang_lp.cli.http import request, told
     from sglang_lp.wire.names import LIST_PATH
 
-    answer = request("GET", base_of(url, "--url"), LIST_PATH)
+    answer = request("GET", url, LIST_PATH)
     body = answer.body
     if answer.status not in {200, 503} or not isinstance(body, dict) or "guarded" not in body:
         raise SglangLpError(
             f"{LIST_PATH}: expected a list of processors, got {told(answer)}; the server is not "
             "guarded, or is a router or an older sglang-lp: try a worker's own URL"
         )
+    return body
+
+
+def _list_server(url: str, *, as_json: bool) -> int:
+    """Print what a server allows; return 1 if its guard is not live."""
+    from sglang_lp.cli.http import base_of
+
+    body = read_list(base_of(url, "--url"))
     if as_json:
         say_json(body)
         return 0 if body["guarded"] else 1

@@ -1,4 +1,4 @@
-"""``sglang-lp new``: a folder with a processor, its tests, and what they need."""
+"""``sglang-lp new``: a folder with a processor, its tests, its policy and its project file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from sglang_lp.cli.terminal import say
 from sglang_lp.errors import UsageError, shown
 
-#: Part of the name of a file of the template that stands for the module's name.
+#: Placeholder of the module's name in the names of the template's files.
 _NAME = "NAME"
 
 

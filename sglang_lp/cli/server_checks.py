@@ -201,7 +201,7 @@ def _check_forced(
     ask: Callable[[str | None, Any], dict[str, Any]],
     guarded: Callable[[], bool],
 ) -> str:
-    fields = {} if path == "/generate" else {"model": _model(url)}
+    fields = {} if path == "/generate" else {"model": model_name(url)}
     params = {"text": _WORDS}
     try:
         plain = ask(ForcedSequenceLogitProcessor.to_str(), params)
@@ -344,7 +344,15 @@ _ENDPOINTS: Mapping[str, Callable[[str | None, Any], dict[str, Any]]] = {
 }
 
 
-def _model(url: str) -> str:
+def model_name(url: str) -> str:
+    """Return the name of the served model.
+
+    Args:
+        url: As :func:`base_of` returned it.
+
+    Raises:
+        SglangLpError: The server names none.
+    """
     answer = request("GET", url, "/v1/models")
     try:
         name: str = answer.body["data"][0]["id"]

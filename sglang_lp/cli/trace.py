@@ -90,7 +90,7 @@ def _run(arguments: argparse.Namespace) -> int:
     def trace(request: str, answer: str) -> Trace:
         exchange = read_exchange(_read(request), _read(answer), served.tokenizer, arguments.choice)
         payload = exchange.payload
-        processor = None if payload is None else _find(verifier, payload)
+        processor = None if payload is None else find_class(verifier, payload)
         return trace_answer(processor, exchange, served)
 
     with progress("replaying the answer"):
@@ -118,11 +118,24 @@ def _model(arguments: argparse.Namespace) -> ServedModel:
     Raises:
         SglangLpError: The server does not send its tokenizer.
     """
-    from sglang_lp.client.models import load_model, read_model
+    from sglang_lp.client.models import load_model
 
     if arguments.url is None:
         return load_model(arguments.tokenizer)
-    url = base_of(arguments.url, "--url")
+    return fetch_model(base_of(arguments.url, "--url"))
+
+
+def fetch_model(url: str) -> ServedModel:
+    """Return the model that a server describes, with its tokenizer.
+
+    Args:
+        url: As :func:`base_of` returned it.
+
+    Raises:
+        SglangLpError: The server does not send its tokenizer.
+    """
+    from sglang_lp.client.models import read_model
+
     answer = request("GET", url, TOKENIZER_PATH, most=MAX_TOKENIZER_BYTES + (1 << 20))
     if answer.status != HTTPStatus.OK:
         raise SglangLpError(
@@ -132,7 +145,7 @@ def _model(arguments: argparse.Namespace) -> ServedModel:
     return read_model(answer.body)
 
 
-def _find(verifier: Verifier, payload: Any) -> type:
+def find_class(verifier: Verifier, payload: Any) -> type:
     """Return the class of a request's payload.
 
     Raises:

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from sglang_lp.trace.answers import Likely
     from sglang_lp.trace.report import Trace
 
-__all__ = ["write_page"]
+__all__ = ["colours", "sources", "write_page"]
 
 #: Smallest probability that is shown.
 _SMALLEST = 0.00005
 
 #: The browser runs this script, applies this style sheet, and loads nothing.
 _POLICY = (
-    "default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; "
-    "base-uri 'none'; form-action 'none'"
+    "default-src 'none'; script-src {script}; style-src {style}; base-uri 'none'; "
+    "form-action 'none'"
 )
 
 _PAGE = """\
@@ -78,14 +78,14 @@ def write_page(trace: Trace, beside: Trace | None = None, title: str = "Trace") 
         beside: A second trace, for example of the answer without a processor.
         title: Title of the page.
     """
-    script, style = _read("page.js"), _read("page.css")
+    script, style = _script(), _style()
     both = [trace] if beside is None else [trace, beside]
     data = {
         "panes": [_pane(one, f"Answer {number}") for number, one in enumerate(both, 1)],
         "split": None if beside is None else _split(trace, beside),
     }
     return _PAGE.format(
-        policy=_POLICY.format(script=_digest(script), style=_digest(style)),
+        policy=_POLICY.format(**sources()),
         title=escape(title),
         style=style,
         script=script,
@@ -93,6 +93,24 @@ def write_page(trace: Trace, beside: Trace | None = None, title: str = "Trace") 
         # No token can end the script element that holds it.
         data=orjson.dumps(data, option=orjson.OPT_NON_STR_KEYS).decode().replace("<", "\\u003c"),
     )
+
+
+def colours() -> str:
+    """Return the part of the style sheet that names its colours, light and dark."""
+    return _read("colours.css")
+
+
+def sources() -> dict[str, str]:
+    """Return the sources of a Content Security Policy that let the page run: script and style."""
+    return {"script": _digest(_script()), "style": _digest(_style())}
+
+
+def _script() -> str:
+    return _read("page.js")
+
+
+def _style() -> str:
+    return colours() + _read("page.css")
 
 
 def _pane(trace: Trace, title: str) -> dict[str, Any]:
@@ -160,4 +178,5 @@ def _read(name: str) -> str:
 
 
 def _digest(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
