@@ -25,7 +25,7 @@ __all__ = ["main"]
 #: parser and sets ``run``, a function from the parsed arguments to the exit code.
 _VERBS = (
     *("new", "list", "payload", "resolve", "inspect", "allow", "serve", "doctor", "roll", "trace"),
-    *("trying", "catalogue", "watermark", "schema"),
+    *("try", "catalogue", "watermark", "schema"),
 )
 
 

@@ -33,7 +33,6 @@ def written(tmp_path_factory):
 def inside(written, monkeypatch):
     """Work in the folder, whose module Python does not know."""
     monkeypatch.chdir(written)
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in {"", "."}])
     yield written
     sys.modules.pop("at_most", None)
 
