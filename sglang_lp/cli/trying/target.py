@@ -198,7 +198,9 @@ def _read(one: Exchanged) -> dict[str, str]:
         found["thinking"] = message.get("reasoning_content") or ""
     except (KeyError, IndexError, TypeError, AttributeError):
         return {**found, "error": f"expected an answer of SGLang, got {told(one.answer)}"}
-    ran = one.answer.headers.get(HEADER.lower(), "")
-    end = choice.get("finish_reason")
-    found["about"] = f"{tokens} tokens, ended by {end}; processors: {shown(ran, 200)[1:-1]}"
+    ran = shown(one.answer.headers.get(HEADER.lower(), "none"), 200)[1:-1]
+    found["about"] = (
+        f"{tokens} token{'s' * (tokens != 1)}, finish reason {choice.get('finish_reason')}; "
+        f"processors: {ran}"
+    )
     return found
