@@ -351,7 +351,7 @@ def _edit_computed(step: Step, index: int) -> None:
         return
     position, path = step.nodes.get(index, (row.position, None))
     if path is None:
-        row.edit_log.add(position, forced=False)
+        row.recorder.add(position, forced=False)
     else:
         row.edit_log.add_drafted(position, path, forced=False)
     if not row.edits:

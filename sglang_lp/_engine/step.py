@@ -149,7 +149,7 @@ def _log(step: Step, index: int, row: Row, recording: Recording, *, drafted: boo
         position, path = step.nodes[index]
         row.edit_log.add_drafted(position, path, forced=forced)
     else:
-        row.edit_log.add(row.position, forced=forced)
+        row.recorder.add(row.position, forced=forced)
 
 
 def _add_pools(step: Step, index: int, row: Row, recording: Recording) -> None:

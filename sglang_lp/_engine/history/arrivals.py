@@ -164,7 +164,7 @@ def ask_again(row: Row, vocab_size: int) -> End | None:
         Exception: Whatever else the processor raises.
     """
     if row.dense:
-        row.edit_log.add(row.resumed, forced=False)
+        row.recorder.add(row.resumed, forced=False)
     try:
         if not row.started:
             row.start()
@@ -175,7 +175,7 @@ def ask_again(row: Row, vocab_size: int) -> End | None:
     finally:
         row.restart()
     if not recording.is_empty:
-        row.edit_log.add(row.resumed, forced=recording.leaves_one)
+        row.recorder.add(row.resumed, forced=recording.leaves_one)
     return recording.end
 
 

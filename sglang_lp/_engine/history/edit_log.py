@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from sglang_lp._engine.apply.answers import PendingAnswer
 
@@ -80,6 +80,16 @@ class Spans:
                 i += 1
             left.add(since, stop)
         return left
+
+
+class EditRecorder(Protocol):
+    """Takes the edits of a row: its log, or a recorder that keeps or sends them instead."""
+
+    def add(self, position: int, *, forced: bool | PendingAnswer) -> None:
+        """Add the step edits of one position."""
+
+    def set_persistent(self, position: int, *, exist: bool, forced: bool) -> None:
+        """Open or close the span of persistent edits."""
 
 
 class EditLog:
@@ -160,7 +170,7 @@ class EditLog:
                 continue
             is_forced = bool(forced)
             if is_forced or not isinstance(forced, PendingAnswer) or forced.is_edited:
-                EditLog.add(self, position, forced=is_forced)  # a subclass has recorded it
+                self.add(position, forced=is_forced)
         self._pending = later
 
     def finish(self, output_ids: Sequence[int]) -> None:

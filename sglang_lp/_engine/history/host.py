@@ -15,6 +15,7 @@ from sglang_lp.text.encoding import with_texts
 
 if TYPE_CHECKING:
     from sglang_lp._engine.apply.raw import RawLogprobs
+    from sglang_lp._engine.history.edit_log import EditLog, EditRecorder
     from sglang_lp.edits import End
 
 #: Entry points of hosts for the requests of a server that does not run the plugin.
@@ -74,6 +75,10 @@ class Host:
             return (), (), (), 0, True
         prompt_ids, output_ids = self.request.origin_input_ids, self.request.output_ids
         return prompt_ids, output_ids, (), len(output_ids), True
+
+    def recorder_of(self, log: EditLog) -> EditRecorder:
+        """Return the recorder of a row's edits, by default the row's log itself."""
+        return log
 
     def end(self, error: SglangLpError) -> None:
         """End the request with an error.

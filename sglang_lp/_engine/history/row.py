@@ -25,6 +25,7 @@ from sglang_lp.request import History
 
 if TYPE_CHECKING:
     from sglang_lp._engine.apply.reading import Reading
+    from sglang_lp._engine.history.edit_log import EditRecorder
     from sglang_lp._engine.history.host import Host
     from sglang_lp._engine.turns.turn import Whole
     from sglang_lp.errors import SglangLpError
@@ -78,6 +79,7 @@ class Row(TurnList):
         step_compiled: Compiled edits of its last step, kept so that the next step finds them.
         version: Changes whenever a cached plan that contains this row is stale.
         edit_log: What was edited and forced so far.
+        recorder: Takes the edits of each step: the log, unless the host has another.
         is_scaled: Whether the edits of its last step multiplied all logits.
     """
 
@@ -89,6 +91,7 @@ class Row(TurnList):
         "edit_log",
         "host",
         "is_scaled",
+        "recorder",
         "source",
         "state",
         "step_compiled",
@@ -105,6 +108,7 @@ class Row(TurnList):
         self.state = _UNSTARTED
         self.wake = 0
         self.edit_log = EditLog()
+        self.recorder: EditRecorder = host.recorder_of(self.edit_log)
         self.is_scaled = False
         self.version = clock.next_version()
         self.step_compiled: CompiledEdits | None = None
@@ -203,6 +207,7 @@ class Row(TurnList):
         row.host, row._output_ids = host, output_ids  # noqa: SLF001 - a copy of itself
         row.tokens = self.tokens[:]
         row.edit_log = copy(self.edit_log)
+        row.recorder = row.edit_log if self.recorder is self.edit_log else copy(self.recorder)
         row.fork_turns()
         row._show_prompt()  # noqa: SLF001 - as above
         return row
@@ -362,7 +367,7 @@ class Row(TurnList):
                     recording.add(one)
             persistent = CompiledEdits.of(recording)
         if persistent is not self.persistent:
-            self.edit_log.set_persistent(
+            self.recorder.set_persistent(
                 self.position,
                 exist=persistent is not None,
                 forced=any(one.leaves_one for one in parts),

@@ -70,18 +70,18 @@ class Speculation(NamedTuple):
         known = ALGORITHMS.get(self.algorithm, _UNKNOWN) is None
         return known and not self.simulated and self.lossy is None
 
-    def check(self, name: str, serving: Serving, *, sampled: bool) -> None:
+    def check(self, name: str, link: Serving, *, sampled: bool) -> None:
         """Refuse a processor that could not be exact.
 
         Args:
             name: Name of the processor that the request asks for, for the message.
-            serving: Serves the request.
+            link: Serves the request.
             sampled: Whether the request's tokens are sampled, not the most likely ones.
 
         Raises:
             Unsupported: With the reason.
         """
-        why = self.obstacle(serving, sampled=sampled)
+        why = self.obstacle(link, sampled=sampled)
         if why is not None:
             raise Unsupported(
                 "custom_logit_processor: expected one that is exact with this server's speculative "
@@ -89,15 +89,15 @@ class Speculation(NamedTuple):
                 "without it"
             )
 
-    def obstacle(self, serving: Serving, *, sampled: bool) -> str | None:
+    def obstacle(self, link: Serving, *, sampled: bool) -> str | None:
         """Return why a processor could not be exact, or ``None``.
 
         Args:
-            serving: Serves a request.
+            link: Serves a request.
             sampled: Whether the request's tokens are sampled.
         """
         why = ALGORITHMS.get(self.algorithm, _UNKNOWN)
-        processor, fixed = serving.flags, serving.needs is History.NONE
+        processor, fixed = link.flags, link.needs is History.NONE
         if why is None and self.simulated:
             why = "it was started with SGLANG_SIMULATE_ACC_LEN, which accepts drafted tokens unseen"
         elif why is None and processor.reads_request:

@@ -30,8 +30,8 @@ def check_beams(width: object, servings: Sequence[tuple[str, Serving]]) -> None:
     if not has_beam_search():
         name = ", ".join(name for name, _ in servings)
         raise _refused(width, name, f"only SGLang {BEAM_SEARCH} and newer search beams with it")
-    for name, serving in servings:
-        why = _why_not(serving)
+    for name, link in servings:
+        why = _why_not(link)
         if why is not None:
             raise _refused(width, name, why)
 
@@ -42,9 +42,9 @@ def _refused(width: int, name: str, why: str) -> Unsupported:
     )
 
 
-def _why_not(serving: Serving) -> str | None:
+def _why_not(link: Serving) -> str | None:
     """Return why one processor cannot follow beams, or ``None`` if it can."""
-    processor, kind = serving.flags, type(serving.processor)
+    processor, kind = link.flags, type(link.processor)
     if is_thinking_budget(kind):
         return "it counts the thinking of one answer"
     if processor.reads_request:
@@ -53,6 +53,6 @@ def _why_not(serving: Serving) -> str | None:
         return "it may end the answer, and cannot end one beam of several"
     if processor.samples:
         return "it is for answers that are sampled, and a beam search samples no token"
-    if serving.needs is not History.NONE and not processor.can_fork:
+    if link.needs is not History.NONE and not processor.can_fork:
         return "its state cannot be forked, which following a beam takes (can_fork)"
     return None

@@ -74,20 +74,20 @@ class Admitted(NamedTuple):
     @property
     def making(self) -> float:
         """Seconds of the constructors of adapted classes, where they were tried."""
-        params = [serving.params for serving in self.servings]
+        params = [link.params for link in self.servings]
         return sum(one.seconds for one in params if isinstance(one, Arguments))
 
     @property
     def choices(self) -> frozenset[Hashable]:
         """The different choices of catalogue items."""
         found = CatalogueLogitProcessor.Fitted
-        params = [serving.params for serving in self.servings]
+        params = [link.params for link in self.servings]
         return frozenset(one.choice.rules for one in params if isinstance(one, found))
 
     @property
     def thinks(self) -> bool:
         """Whether a thinking budget runs."""
-        return any(is_thinking_budget(type(serving.processor)) for serving in self.servings)
+        return any(is_thinking_budget(type(link.processor)) for link in self.servings)
 
 
 class Found(NamedTuple):

@@ -200,8 +200,8 @@ class Server:
         if beside.raw:
             self._check_raw(logprobs=intake.logprobs)
         if self.speculation is not None:
-            for serving in servings:
-                self.speculation.check(name, serving, sampled=intake.sampled)
+            for link in servings:
+                self.speculation.check(name, link, sampled=intake.sampled)
 
     def _check_whole(self, prompt_tokens: int | None) -> None:
         """Refuse to resume an answer that SGLang has cut or would cut from a prompt's end.
@@ -251,10 +251,10 @@ def _check_resumed(servings: Sequence[Serving]) -> None:
     Raises:
         Unsupported: It is such a class.
     """
-    for serving in servings:
-        if serving.flags.reads_request:
+    for link in servings:
+        if link.flags.reads_request:
             raise Unsupported(
-                f"{RESUMED}: expected none with {serving.name}, which reads SGLang's request "
+                f"{RESUMED}: expected none with {link.name}, which reads SGLang's request "
                 "itself; use a processor that overrides edit()"
             )
 
@@ -274,8 +274,8 @@ def _check_mask(servings: Sequence[tuple[str, Serving]]) -> None:
     Raises:
         Unsupported: A processor does more.
     """
-    for name, serving in servings:
-        if serving.flags.dense or not serving.flags.exclusion_only:
+    for name, link in servings:
+        if link.flags.dense or not link.flags.exclusion_only:
             raise Unsupported(
                 "return_sampling_mask: expected processors that only ban, allow and force tokens, "
                 f"got {name}, which also changes the relative probabilities of other tokens; "

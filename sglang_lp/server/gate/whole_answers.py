@@ -77,10 +77,10 @@ def find_banned(guard: Guard, intake: Intake, admitted: Admitted | None) -> froz
     if admitted is None:
         return frozenset()
     banned: set[int] = set()
-    for serving in admitted.servings:
-        found = _banned_by(serving.params, guard.server.vocab_size or 0)
+    for link in admitted.servings:
+        found = _banned_by(link.params, guard.server.vocab_size or 0)
         if found is None:
-            named = serving.flags.name if serving.is_named else "a processor"
+            named = link.flags.name if link.is_named else "a processor"
             raise _beside(named, "whose bans depend on the text, so no way to an end is sure")
         banned |= found
     return frozenset(banned)

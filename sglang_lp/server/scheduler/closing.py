@@ -29,7 +29,6 @@ from sglang_lp.params import WHOLE
 from sglang_lp.policy.thinking import closing_tokens, with_answer_room
 from sglang_lp.server.gate.coded import Coded
 from sglang_lp.server.scheduler.closing_request import BANNED
-from sglang_lp.server.scheduler.pipeline import StageHost, StageLog
 from sglang_lp.server.scheduler.reasons import add, fail, log_end
 from sglang_lp.wire.names import REPORT
 
@@ -226,8 +225,6 @@ class Closings:
         if all(one is other for one, other in zip(servings, row.servings, strict=True)):
             return 0
         changed = attach_row(req.sampling_params.custom_params, servings, row.host)
-        if isinstance(row.host, StageHost):
-            changed.edit_log = StageLog(row.host.acts)
         self._arrivals.start(changed, None)
         return max(map(closing_tokens, servings))
 

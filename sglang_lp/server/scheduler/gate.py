@@ -31,7 +31,7 @@ from sglang_lp.server.gate.reserved_keys import MAKING, refuse_placeholder
 from sglang_lp.server.gate.whole_answers import find_banned
 from sglang_lp.server.scheduler.beams.beam_host import BeamHost
 from sglang_lp.server.scheduler.closing_request import ask_for_end
-from sglang_lp.server.scheduler.pipeline import StageHost, StageLog
+from sglang_lp.server.scheduler.pipeline import StageHost
 from sglang_lp.server.scheduler.reasons import add, log_end
 from sglang_lp.server.scheduler.sglang_host import Contradicts, SglangHost
 from sglang_lp.trust import Gate
@@ -195,8 +195,6 @@ class SchedulerGate:
         making = sent.get(MAKING) if isinstance(sent, dict) else None
         host.tokenizer = guard.server.tokenizer  # SGLang gives its request one only after this hook
         row = attach_row(given, admitted.servings, host)
-        if isinstance(host, StageHost):
-            row.edit_log = StageLog(host.acts)
         try:
             self._arrivals.start(row, None if req.output_ids else guard.server.vocab_size, making)
         except BaseException as error:  # noqa: BLE001 - the class's own code

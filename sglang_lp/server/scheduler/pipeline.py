@@ -16,7 +16,6 @@ import orjson
 
 from sglang_lp._engine.apply.answers import Answers, PendingAnswer
 from sglang_lp._engine.history.attached import rows_of
-from sglang_lp._engine.history.edit_log import EditLog
 from sglang_lp.edits import End
 from sglang_lp.errors import Contradiction, ProcessorFault, RequestError, SglangLpError
 from sglang_lp.faults import from_signal
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from sglang_lp._engine.history.edit_log import EditLog, EditRecorder
     from sglang_lp._engine.history.row import Row
     from sglang_lp.server.scheduler.pending import PendingResults
 
@@ -54,7 +54,7 @@ class StageHost(SglangHost):
     """Request on one of several pipeline ranks: records ends, which travel with the step's result.
 
     Attributes:
-        acts: Ends, and edits of :class:`StageLog`, that were not sent yet, oldest first.
+        acts: Ends, and edits of :class:`StageRecorder`, that were not sent yet, oldest first.
     """
 
     __slots__ = ("acts",)
@@ -62,6 +62,10 @@ class StageHost(SglangHost):
     def __init__(self, req: Any, pending: PendingResults, names: Sequence[str] = ()) -> None:
         super().__init__(req, pending, names)
         self.acts: list[Act] = []
+
+    def recorder_of(self, log: EditLog) -> EditRecorder:  # noqa: ARG002 - every rank fills its log
+        """Return a recorder of acts."""
+        return StageRecorder(self.acts)
 
     def end(self, error: SglangLpError) -> None:
         """Record an end with an error."""
@@ -74,8 +78,8 @@ class StageHost(SglangHost):
         self.acts.append(("finish", end.reason, end.kind))
 
 
-class StageLog(EditLog):
-    """Edit log on one of several pipeline ranks: records edits, which travel as ends do.
+class StageRecorder:
+    """Recorder on one of several pipeline ranks: its edits travel as ends do.
 
     Args:
         acts: Receives the edits.
@@ -84,7 +88,6 @@ class StageLog(EditLog):
     __slots__ = ("_acts",)
 
     def __init__(self, acts: list[Act]) -> None:
-        super().__init__()
         self._acts = acts
 
     def add(self, position: int, *, forced: bool | PendingAnswer) -> None:
@@ -183,11 +186,11 @@ def _apply(row: Row, act: Act, answers: Answers) -> None:
     log, host = row.edit_log, row.host
     match act:
         case "add", position, (logits_row, is_edited):
-            EditLog.add(log, position, forced=PendingAnswer(answers, logits_row, is_edited))
+            log.add(position, forced=PendingAnswer(answers, logits_row, is_edited))
         case "add", position, forced:
-            EditLog.add(log, position, forced=forced)
+            log.add(position, forced=forced)
         case "set_persistent", position, exist, forced:
-            EditLog.set_persistent(log, position, exist=exist, forced=forced)
+            log.set_persistent(position, exist=exist, forced=forced)
         case "finish", reason, kind:
             SglangHost.finish(host, End(reason, kind))  # type: ignore[arg-type]
         case "end", kind, culprit, *coded:

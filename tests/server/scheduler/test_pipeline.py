@@ -22,7 +22,7 @@ from sglang_lp.errors import Contradiction, ProcessorFault, Unsupported
 from sglang_lp.links import Serving
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.scheduler.pending import PendingResults
-from sglang_lp.server.scheduler.pipeline import StageHost, StageLog, Stages
+from sglang_lp.server.scheduler.pipeline import StageHost, Stages
 from sglang_lp.server.scheduler.reasons import CONTRADICTS, FAULT, fail
 from sglang_lp.server.scheduler.release import finish
 from sglang_lp.server.scheduler.sglang_host import SglangHost
@@ -45,8 +45,6 @@ class Rank:
         given = self.req.sampling_params.custom_params
         given["__req__"] = self.req
         self.row = attach_row(given, [Serving(Idle(), None)], host)
-        if kind is StageHost:
-            self.row.edit_log = StageLog(host.acts)
         self.stages = Stages(self.pending)
         self.batch = SimpleNamespace(reqs=self.reqs)
 
@@ -110,9 +108,9 @@ def edit(log, position, persistent, own, answers):
 def test_every_rank_reports_the_edits_that_one_rank_reports(steps):
     last, first, alone, tokens = Rank(), Rank(), EditLog(), []
     for position, (persistent, own, answer) in enumerate(steps):
-        for log in (last.row.edit_log, alone):
+        for log, recorder in ((last.row.edit_log, last.row.recorder), (alone, alone)):
             log.resolve(tokens)
-            edit(log, position, persistent, own, answered(False, answer))
+            edit(recorder, position, persistent, own, answered(False, answer))
         tensors = last.sent()
         for rank in (first, last):
             rank.receive(tensors)
@@ -201,7 +199,7 @@ def test_what_a_chunk_of_a_prompt_decided_waits_for_the_first_token():
     last, first = Rank(), Rank()
     # SGLang may leave out to send the result of such a step.
     last.pending.scheduler = SimpleNamespace(mbs=[None, last.batch])
-    last.row.edit_log.set_persistent(0, exist=True, forced=False)
+    last.row.recorder.set_persistent(0, exist=True, forced=False)
     last.row.host.finish(End("enough", STOP))
     last.req.inflight_middle_chunks = 1
     assert [*last.sent()] == ["next_token_ids"]

@@ -43,7 +43,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 OTHERS = (
     *(str, bytes, int, dict, list, BaseException, type, CellType, re.Pattern),
     *(asyncio.AbstractEventLoop, asyncio.Task, logging.Logger, hashlib.sha256(), msgspec.msgpack),
-    *(torch.Tensor, torch.cpu, torch.Event, prometheus_client.Counter, set, ContextVar),
+    *(torch.Tensor, torch.cpu, torch.Event, set, ContextVar),
+    *(prometheus_client.Counter, prometheus_client.Histogram),
     *(requests.Response, web.UrlDispatcher, Starlette(), sys.stdout, sys.float_info),
     *(CodeType, dis.Instruction, HookRegistry, CustomLogitProcessor, TypeAdapter),
     *(FastAPI().router, APIRoute, ThreadPoolExecutor, CompiledGrammar),

@@ -22,13 +22,12 @@ if TYPE_CHECKING:
 Edited: TypeAlias = bool | PendingAnswer | None
 
 
-class LatestEdits(EditLog):
+class LatestEdits:
     """The edits of one beam at the latest step; :class:`Tree` has those of the steps before."""
 
     __slots__ = ("_persists", "_step")
 
     def __init__(self) -> None:
-        super().__init__()
         self._step: Edited = None
         self._persists: bool | None = None
 
@@ -59,7 +58,7 @@ class Tree:
     """
 
     def __init__(self, row: Row, width: int) -> None:
-        row.edit_log = LatestEdits()
+        row.recorder = LatestEdits()
         self.rows: list[Row | None] = [row]
         self._width = width
         self._reads_tokens = row.needs is History.TOKENS
@@ -117,7 +116,7 @@ class Tree:
 
     def keep_edits(self, position: int) -> None:
         """Keep the edits of the step that samples a position."""
-        edits = [None if row is None else row.edit_log.take() for row in self.rows]  # type: ignore[attr-defined]
+        edits = [None if row is None else row.recorder.take() for row in self.rows]  # type: ignore[attr-defined]
         del self._edits[position:]
         self._edits.append(edits)
         self._differ = self._differ or edits.count(edits[0]) < len(edits)
