@@ -60,7 +60,8 @@ def _policy(dice: random.Random) -> Policy:
         always.append({"processor": "BadWordsLogitProcessor", "params": {"words": words}})
     if dice.random() < 0.2:
         always.append({"processor": "MinLengthLogitProcessor", "params": {"min_tokens": 3}})
-    three = {"processor": "AllowedTokensLogitProcessor", "params": {"token_ids": [300, 301, 302]}}
+    allowed = {"token_ids": [300, 301, 302], "where": "everywhere"}
+    three = {"processor": "AllowedTokensLogitProcessor", "params": allowed}
     brief = {"processor": _BUDGET, "params": {"thinking_budget": dice.choice([0, 3, 6])}}
     policy: Policy = {
         "allow": [SCRIPTED],

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Wish", "names_of", "wish_of"]
 
+#: Built-ins that hold behind the thoughts of an answer that SGLang splits, unless told otherwise.
+_OF_CONTENT = frozenset(
+    f"{name}LogitProcessor" for name in ("AllowedTokens", "Choice", "ForcedSequence", "ForcedWords")
+)
+
 
 class Wish(NamedTuple):
     """The part of a request that an answer belongs to.
@@ -23,12 +28,14 @@ class Wish(NamedTuple):
         params: The parameters as they were sent.
         sampling: Sampling parameters, in the endpoint's own words.
         begun: The text that the answer goes on with.
+        may_split: Whether a server with a reasoning parser may split the answer.
     """
 
     processors: list[tuple[str, Mapping[str, Any]]]
     params: Mapping[str, Any]
     sampling: Mapping[str, Any]
     begun: str
+    may_split: bool = False
 
     @property
     def everywhere(self) -> list[tuple[str, Mapping[str, Any]]]:
@@ -36,8 +43,12 @@ class Wish(NamedTuple):
         return [
             (name, params)
             for name, params in self.processors
-            if (params.get("where") or "everywhere") == "everywhere"
+            if (params.get("where") or self._phase_of(name)) == "everywhere"
         ]
+
+    def _phase_of(self, name: str) -> str:
+        """Return the phase of a processor that names none."""
+        return "answer" if self.may_split and name in _OF_CONTENT else "everywhere"
 
     @property
     def is_greedy(self) -> bool:
@@ -78,7 +89,8 @@ def wish_of(sent: Sent, place: int) -> Wish:
         folded = json.loads(whole)
         name, params = folded.get("processor"), folded.get("params")
     params = params if isinstance(params, Mapping) else {}
-    return Wish([*_links(name, params)], params, sampling, _begun(sent, place))
+    may_split = sent.path not in (COMPLETIONS, GENERATE) or bool(body.get("require_reasoning"))
+    return Wish([*_links(name, params)], params, sampling, _begun(sent, place), may_split)
 
 
 def names_of(sent: Sent) -> list[str]:

@@ -26,6 +26,7 @@ class ReasoningFormat(NamedTuple):
         tool_end: Text after which a block continues, after a tool call in it; empty if none.
         other_ends: More texts that end a block.
         answer_starts: Texts that open the answer after a block; empty if it follows at once.
+        headed: Whether text that follows none of ``answer_starts`` is no content.
         can_begin_inside: Whether reasoning may be open from the first token, without ``start``.
         others: Formats of other levels of effort.
         strict: Whether SGLang masks all other tokens than the end once its own budget is spent.
@@ -41,6 +42,7 @@ class ReasoningFormat(NamedTuple):
     others: tuple[ReasoningFormat, ...] = ()
     strict: bool = False
     answer_starts: tuple[str, ...] = ()
+    headed: bool = False
 
 
 class ToolCallFormat(NamedTuple):
@@ -72,6 +74,7 @@ class ServedModel(NamedTuple):
         catalogues: The newest version of each catalogue of the server, by name.
         tool_calls: Format of the served tool-call parser; ``None`` if it is not known.
         watermark: The scheme of the server's watermark with its key; ``None`` without a key.
+        splits: Whether SGLang splits the answer of this request into reasoning and content.
     """
 
     tokenizer: Any = None
@@ -81,6 +84,7 @@ class ServedModel(NamedTuple):
     catalogues: Mapping[str, Catalogue] = MappingProxyType({})
     tool_calls: ToolCallFormat | None = None
     watermark: Scheme | None = None
+    splits: bool = False
 
     @classmethod
     def of(

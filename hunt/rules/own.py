@@ -53,7 +53,7 @@ def own_fields(asked: Asked, _kind: Kind) -> Found:
         if ids is None or told.wish.params.get("resumed_tokens"):
             continue
         allowed, size = body.get("allowed_token_ids"), body.get("no_repeat_ngram_size")
-        if allowed and not {*ids} <= {*allowed}:
+        if allowed and not told.wish.may_split and not {*ids} <= {*allowed}:
             yield "allowed_token_ids", f"{ids} are not all of {allowed}"
         grams = [(*ids[at : at + size],) for at in range(len(ids) - size + 1)] if size else []
         if len({*grams}) < len(grams):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from sglang_lp.errors import InvalidParameter, RequestError
 from sglang_lp.params import Parameters
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from sglang_lp.builtins.thinking.delimiters import Delimiters
     from sglang_lp.builtins.thinking.phases import ThinkingPhase
     from sglang_lp.served_model import ServedModel
+
+Where = Literal["everywhere", "thinking", "answer"]
 
 # A client loads no more than the parameters: only a server looks for thinking.
 
@@ -23,7 +25,10 @@ class PhasedParams(Parameters, frozen=True, kw_only=True):
             ``"thinking"`` is inside of thinking blocks, ``"answer"`` is outside of them.
     """
 
-    where: Literal["everywhere", "thinking", "answer"] = "everywhere"
+    #: Whether the rule makes the content of an answer, which headers are no part of.
+    of_content: ClassVar[bool] = False
+
+    where: Where | None = "everywhere"
 
     def find_phase(self, processor: str, served: ServedModel) -> ThinkingPhase | None:
         """Return the phase, with the delimiters of the served model.
@@ -31,7 +36,9 @@ class PhasedParams(Parameters, frozen=True, kw_only=True):
         Raises:
             InvalidParameter: The delimiters cannot be known.
         """
-        if self.where == "everywhere":
+        split = self.of_content and served.splits
+        where = self.where or ("answer" if split else "everywhere")
+        if where == "everywhere":
             return None
         from sglang_lp.builtins.thinking.finder import BlockTokens
         from sglang_lp.builtins.thinking.known import TOOL_STARTS
@@ -40,7 +47,24 @@ class PhasedParams(Parameters, frozen=True, kw_only=True):
 
         found = find_delimiters(processor, self, served)
         finder = served_finder(BlockTokens(found.start_ids, found.end_ids), served, TOOL_STARTS)
-        return ThinkingPhase(self.where == "thinking", finder)
+        form, is_thinking = served.reasoning, where == "thinking"
+        headed = split and not is_thinking and form is not None and form.headed
+        return ThinkingPhase(is_thinking, finder, headed=headed)
+
+
+class AnswerParams(PhasedParams, frozen=True, kw_only=True):
+    """The parameters of a rule that says what the answer is, and not how the model thinks.
+
+    Attributes:
+        where: The part of the output in which the rule holds, and whose tokens count:
+            ``"thinking"`` is inside of thinking blocks, ``"answer"`` is outside of them. Left out:
+            ``"answer"`` in a chat whose answer SGLang splits by a reasoning parser, else
+            ``"everywhere"``.
+    """
+
+    of_content = True
+
+    where: Where | None = None
 
 
 def find_delimiters(processor: str, params: Any, served: ServedModel) -> Delimiters:

@@ -56,7 +56,7 @@ class Asked(NamedTuple):
         custom_params: Its ``custom_params``, or ``None``.
         field: Another field of the request that is a thinking budget.
         effort: The level of effort that it asks for.
-        reasoning: Whether the served reasoning parser reads its answer.
+        reasoning: Whether SGLang splits its answer by the served reasoning parser.
         resumed: Number of tokens at the end of its prompt that are the beginning of its answer.
         fields: Other engines' fields that it has, each with its value.
     """
@@ -123,8 +123,9 @@ class Rules:
         self.is_empty = decisions.is_empty
         self.preferred: frozenset[str] = frozenset()
         self._levels = decisions.levels
-        #: The processors of ``[[always]]``, by the format of the served model's reasoning.
-        self._always: dict[ReasoningFormat | None, list[Link]] = {}
+        #: The processors of ``[[always]]``, by the format of the served model's reasoning and by
+        #: whether SGLang splits the answer.
+        self._always: dict[tuple[ReasoningFormat | None, bool], list[Link]] = {}
         self._always_chosen = [
             load_always(chosen, f"always[{index}]") for index, chosen in enumerate(decisions.always)
         ]
@@ -186,8 +187,10 @@ class Rules:
             PolicyError: A decision cannot work with this model.
         """
         self._always = {}
-        for one in served.by_effort() if self._always_chosen else ():
-            links = self._always.setdefault(one.reasoning, [])
+        efforts = served.by_effort() if self._always_chosen else []
+        split = [one._replace(splits=True) for one in efforts if one.reasoning is not None]
+        for one in (*efforts, *split):
+            links = self._always.setdefault((one.reasoning, one.splits), [])
             for index, choice in enumerate(self._always_chosen):
                 with _naming(f"always[{index}]"):
                     link = fit_link(parse_link(*choice, one), one)
@@ -211,6 +214,8 @@ class Rules:
         Raises:
             RequestError: Refused.
         """
+        if asked.reasoning and served.reasoning is not None:
+            served = served._replace(splits=True)
         decided: Decided | None
         runs, asks_more = asked.runs, asked.field is not None or asked.fields
         if self.is_empty and isinstance(runs, type) and not asks_more:
@@ -222,7 +227,7 @@ class Rules:
         if decided is None:
             return None
         form = served.reasoning
-        inside = form is not None and asked.reasoning and form.can_begin_inside
+        inside = form is not None and served.splits and form.can_begin_inside
         if inside:
             decided = decided._replace(links=tuple(map(begin_inside, decided.links)))
         return self._resume(decided, asked.resumed, inside=inside) if asked.resumed else decided
@@ -267,7 +272,7 @@ class Rules:
         if self._thinking.adds_asked_budget(links, own.budgets):
             self._find_named(BUDGET, ThinkingBudgetLogitProcessor)
         links = self._thinking.limit(links, own.budgets, served)
-        always = self._always[served.reasoning] if self._always_chosen else []
+        always = self._always[served.reasoning, served.splits] if self._always_chosen else []
         every = [*links, *always]
         if not every:
             return None

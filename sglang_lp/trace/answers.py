@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from sglang_lp import wire
 from sglang_lp.errors import RequestError, shown
+from sglang_lp.wire.names import REPORT
 
 __all__ = ["Exchange", "Likely", "read_exchange"]
 
@@ -44,7 +45,7 @@ class Exchange(NamedTuple):
 
     Attributes:
         payload: The request's processor, as a payload or a name, or ``None``.
-        custom_params: The parameters; may be empty.
+        custom_params: The parameters, with the phases that the report tells; may be empty.
         prompt_ids: Token ids of the prompt.
         output_ids: Token ids of the answer.
         text: The text of the answer, or ``None``.
@@ -94,12 +95,13 @@ def read_exchange(request: Any, answer: Any, tokenizer: Any = None, choice: int 
     if custom_params is not None and not isinstance(custom_params, Mapping):
         raise RequestError(f"custom_params: expected an object, got {shown(custom_params)}")
     payload, folded = wire.unfold(given["custom_logit_processor"])
+    own = {**(custom_params or {}), **(folded or {})}
     text = _first(chosen, "text")
     if text is None and isinstance(message := chosen.get("message"), Mapping):
         text = _joined(message)
     return Exchange(
         payload,
-        {**(custom_params or {}), **(folded or {})},
+        {**_phases(own, meta), **own},
         _checked_ids(prompt_ids, "the prompt"),
         output := _checked_ids(output_ids, "the answer", _MAX_ID),
         text if isinstance(text, str) else None,
@@ -108,6 +110,16 @@ def read_exchange(request: Any, answer: Any, tokenizer: Any = None, choice: int 
         [*_mismatches(answer, meta, len(prompt_ids), len(output))],
         given["limit"] if isinstance(given["limit"], int) else None,
     )
+
+
+def _phases(custom_params: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the phases of a request's processors, as ``where`` of each, from its report."""
+    report = meta.get(REPORT)
+    phases = report.get("where", ()) if isinstance(report, Mapping) else ()
+    chain = custom_params.get("chain")
+    names = [f"{place}.where" for place in range(len(chain))] if chain else ["where"]
+    told = zip(names, phases, strict=False)  # other fields of a request may add processors
+    return {name: phase for name, phase in told if phase != "everywhere"}
 
 
 def _chosen(answer: Any, choice: int) -> tuple[Mapping[str, Any], int]:

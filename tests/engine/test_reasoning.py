@@ -187,13 +187,46 @@ def test_a_choice_in_the_answer_leaves_the_thoughts_as_they_are(server, encode, 
     params |= {"1.choices": ["yes", "no"]}
     fields = {"custom_logit_processor": CHAIN, "n": 2, "stream": stream}
 
-    for where, thoughts in (("answer", ("ab",)), ("everywhere", ("yes", "no"))):
-        reply = ask(server, custom_params={**params, "1.where": where}, **fields)
+    for where in ({}, {"1.where": "answer"}, {"1.where": "everywhere"}):
+        reply = ask(server, custom_params={**params, **where}, **fields)
         for parts in messages_of(reply):
             thought = "".join(one.get("reasoning_content") or "" for one in parts)
             content = "".join(one.get("content") or "" for one in parts)
-            assert thought in thoughts
-            assert content in (("yes", "no") if where == "answer" else ("",))
+            if where == {"1.where": "everywhere"}:
+                assert (thought in ("yes", "no"), content) == (True, "")
+            else:
+                assert (thought, content in ("yes", "no")) == ("ab", True)
+
+
+OF_CONTENT = {
+    "AllowedTokensLogitProcessor": ({"texts": ["w", "y"]}, r"[wy]*"),
+    "ChoiceLogitProcessor": ({"choices": ["yes", "no"]}, "yes|no"),
+    "ForcedSequenceLogitProcessor": ({"text": "yes w"}, "yes w.*"),
+    "ForcedWordsLogitProcessor": ({"words": ["w300"], "within_tokens": 8}, ".*w300.*"),
+}
+
+
+@pytest.mark.parametrize("name", OF_CONTENT)
+def test_a_rule_of_the_content_holds_behind_the_thoughts_and_elsewhere_at_once(
+    server, encode, name
+):
+    own, expected = OF_CONTENT[name]
+    params = {"chain": [SCRIPTED, name], "0.script": encode(f"ab{END}")}
+    params |= {f"1.{key}": value for key, value in own.items()}
+    fields = {"custom_logit_processor": CHAIN, "custom_params": params}
+
+    reply = ask(server, max_tokens=24, return_meta_info=True, **fields)
+    ((message,),) = messages_of(reply)
+    assert message["reasoning_content"] == "ab"
+    assert re.fullmatch(expected, message["content"], re.DOTALL)
+    report = reply.body["choices"][0]["meta_info"]["sglang_lp"]
+    assert report["where"] == ["everywhere", "answer", "everywhere"]
+
+    # Nothing splits an answer here.
+    alone = attach(name, **own).generate_body(asking.body(encode("ab"), max_new_tokens=24))
+    reply = server.post(GENERATE, alone)
+    assert re.fullmatch(expected, reply.body["text"], re.DOTALL)
+    assert "where" not in reply.body["meta_info"]["sglang_lp"]
 
 
 # A ceiling that holds
@@ -354,7 +387,11 @@ def sent(asked, encode):
         "none": (None, None, {}),
         "own": (THINK, own, {}),
         "chain": (CHAIN, {"chain": [SCRIPTED, THINK], **links}, {}),
-        "forced": ("ForcedSequenceLogitProcessor", {"token_ids": script}, {}),
+        "forced": (
+            "ForcedSequenceLogitProcessor",
+            {"token_ids": script, "where": "everywhere"},
+            {},
+        ),
         "profile": ("brief", known, {}),
         "bare": (None, budget, {}),
         "field": (None, None, budget),

@@ -464,6 +464,52 @@ def test_a_rule_of_one_phase_begins_where_the_parser_does_whoever_decided_on_it(
         rules_of(always=(always,))
 
 
+@pytest.mark.parametrize("by", ["request", "chain", "defaults", "profile", "always"])
+def test_a_rule_of_the_content_holds_in_the_answer_that_sglang_splits_whoever_decided(by):
+    served = ServedModel(
+        one_token_a_byte("<think>", "</think>"),
+        400,
+        eos_token_ids=(3,),
+        reasoning=ReasoningFormat("<think>", "</think>", can_begin_inside=True),
+    )
+    name, own = "ChoiceLogitProcessor", {"choices": ["yes", "no"]}
+
+    def phase(where, *, reasoning):
+        given = own if where is None else {**own, "where": where}
+        chosen = Chosen(processor=name, params=given)
+        policy = {
+            "defaults": {"defaults": chosen},
+            "profile": {"profiles": {"p": Profile(processors=(chosen,))}},
+            "always": {"always": (chosen,)},
+        }.get(by, {})
+        asked = {
+            "request": (name, given),
+            "chain": (
+                "ChainLogitProcessor",
+                {"chain": [name], **{f"0.{key}": value for key, value in given.items()}},
+            ),
+            "profile": ("p", None),
+        }.get(by, (None, None))
+        rules = Rules(Policy(**policy), Verifier(Policy.default()).resolve)
+        rules.fit(served)
+        decided = rules.decide(asked_for(*asked, reasoning=reasoning), served)
+        (link,) = decided.links
+        return link.phase and (link.phase.is_thinking, link.phase.begins_inside)
+
+    assert phase(None, reasoning=True) == phase("answer", reasoning=True) == (False, True)
+    assert phase(None, reasoning=False) is None
+    assert phase("everywhere", reasoning=True) is phase("everywhere", reasoning=False) is None
+
+
+def test_a_ban_that_names_no_phase_holds_in_the_thoughts_of_an_answer_that_sglang_splits():
+    form = ReasoningFormat("<think>", "</think>", can_begin_inside=True)
+    served = ServedModel(one_token_a_byte("<think>", "</think>"), 400, reasoning=form)
+    for where in ({}, {"where": None}, {"where": "everywhere"}):
+        ban = asked_for(BAN.processor, {**BAN.params, **where}, reasoning=True)
+        ((_, _, phase, *_),) = rules_of().decide(ban, served).links
+        assert phase is None
+
+
 def test_a_mandatory_rule_of_one_phase_reads_the_delimiters_of_each_effort():
     form = ReasoningFormat("<high>", "</high>", others=(ReasoningFormat("<low>", "</low>"),))
     tokenizer = one_token_a_byte("<high>", "</high>", "<low>", "</low>")

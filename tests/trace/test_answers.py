@@ -114,6 +114,18 @@ def test_what_is_missing_or_of_another_kind_is_refused(request_, answer, choice,
         read_exchange(request_, answer, None, choice)
 
 
+def test_the_report_tells_the_phase_of_a_processor_that_names_none():
+    answer = {"output_ids": OUTPUT, "meta_info": {"sglang_lp": {"where": ["answer", "everywhere"]}}}
+
+    def read(params):
+        request = {"input_ids": PROMPT, "sampling_params": {"custom_params": params}}
+        return read_exchange(request, answer).custom_params
+
+    assert read({"text": "a"}) == {"text": "a", "where": "answer"}
+    assert read({"where": "thinking"}) == {"where": "thinking"}
+    assert read({"chain": ["A", "B"]}) == {"chain": ["A", "B"], "0.where": "answer"}
+
+
 def test_the_answer_of_another_request_is_noted():
     answer = {"output_ids": OUTPUT, "text": " one two", "meta_info": {**META, "prompt_tokens": 9}}
     (note,) = read_exchange({"input_ids": PROMPT}, answer).notes

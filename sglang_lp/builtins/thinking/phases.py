@@ -26,16 +26,18 @@ class ThinkingPhase(NamedTuple):
         is_thinking: Whether it is the thinking; if not, the text outside of it.
         finder: The delimiters of thinking.
         begins_inside: Whether a block is open before the first token, whatever the prompt says.
+        headed: Whether the answer begins after a text that opens it: what comes before is thinking.
     """
 
     is_thinking: bool
     finder: Finder
     begins_inside: bool = False
+    headed: bool = False
 
     @property
     def key(self) -> object:
         """Equal for phases with the same delimiters and beginning."""
-        return self.finder, self.begins_inside
+        return self.finder, self.begins_inside, self.headed
 
     def begin_inside(self) -> Self:
         """Return the phase of an answer that SGLang may parse as thinking from its start.
@@ -46,7 +48,10 @@ class ThinkingPhase(NamedTuple):
 
     def follow(self, prompt_ids: Sequence[int]) -> ThinkingPhases:
         """Find out whether a prompt leaves a block open."""
-        return ThinkingPhases(Progress(self.finder, None, prompt_ids, inside=self.begins_inside))
+        progress = Progress(self.finder, None, prompt_ids, inside=self.begins_inside)
+        if self.headed:
+            progress.await_header()
+        return ThinkingPhases(progress, headed=self.headed)
 
 
 class ThinkingPhases:
@@ -54,26 +59,32 @@ class ThinkingPhases:
 
     Args:
         progress: The thinking of the request, after its prompt.
+        headed: As for :class:`ThinkingPhase`.
 
     Attributes:
-        is_open: Whether a block is open, so that the next token is thinking.
+        is_open: Whether the next token is thinking.
         telling: The tokens that may begin or be a delimiter.
     """
 
-    __slots__ = ("_progress", "_spans", "is_open", "telling")
+    __slots__ = ("_headed", "_progress", "_spans", "is_open", "telling")
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+    def __init__(self, progress: Progress, *, headed: bool) -> None:
+        self._progress, self._headed = progress, headed
         self.telling = progress.finder.telling
-        self.is_open = progress.state.is_open
+        self.is_open = self._thinks
         #: The parts of the answer and of the thinking. Tuples: a copy for a draft shares them.
         self._spans: tuple[_Spans, _Spans] = ((), ((0, 0),)) if self.is_open else (((0, 0),), ())
 
     def __copy__(self) -> ThinkingPhases:
         made = object.__new__(ThinkingPhases)
-        made._progress = copy(self._progress)
+        made._progress, made._headed = copy(self._progress), self._headed
         made._spans, made.is_open, made.telling = self._spans, self.is_open, self.telling
         return made
+
+    @property
+    def _thinks(self) -> bool:
+        progress = self._progress
+        return not progress.answers if self._headed else progress.state.is_open
 
     @property
     def is_settled(self) -> bool:
@@ -92,7 +103,7 @@ class ThinkingPhases:
                     break
         for token_id in token_ids:
             progress.read((token_id,))
-            if progress.state.is_open != self.is_open:
+            if self._thinks != self.is_open:
                 self._switch()
 
     def _switch(self) -> None:

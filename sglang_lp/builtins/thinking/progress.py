@@ -209,6 +209,10 @@ class Progress:
         self.owed = self._least = least
         self._blank = blank
 
+    def await_header(self) -> None:
+        """Take no text for the answer before a text that opens it."""
+        self._answering = False
+
     def _forget_block(self) -> None:
         """Begin a block with no generated tokens."""
         self.begun = self.waits = 0
@@ -255,7 +259,7 @@ class Progress:
         else:
             if self.state is _OPENING:
                 self.state = _INSIDE
-            elif self.owed and self._answers:
+            elif self.owed and self.answers:
                 blank = self._blank
                 said = sum(token_id not in blank for token_id in token_ids)
                 self.owed = max(0, self.owed - said)
@@ -273,7 +277,7 @@ class Progress:
         for token_id in token_ids:
             at = self.length
             self.length = at + 1
-            answers = bool(self.owed) and self._answers
+            answers = bool(self.owed) and self.answers
             if self._matched or token_id in telling:
                 if self._scan(token_id, at):
                     self._held, answers = (), False
@@ -283,11 +287,11 @@ class Progress:
                 self.newest = token_id
                 self.waits += token_id == self._counted
                 self.begun = closer.step(self.begun, token_id)
-            if answers and self._answers:
+            if answers and self.answers:
                 self._answer(token_id)
 
     @property
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         """Whether the next token is part of the answer, unless it is of a delimiter."""
         return self._answering and not self.state.is_open
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from sglang_lp.builtins.phase import PhasedParams
+from sglang_lp.builtins.phase import AnswerParams
 from sglang_lp.errors import InvalidParameter, shown
 from sglang_lp.params import NonEmptyTokenIds, Parameters, Texts
 from sglang_lp.processor import LogitProcessor
@@ -34,7 +34,7 @@ class AllowedTokensLogitProcessor(LogitProcessor):
     needs = History.NONE
     example: ClassVar[Mapping[str, Any]] = {"texts": ["yes", "no"]}
 
-    class Params(PhasedParams, frozen=True):
+    class Params(AnswerParams, frozen=True):
         """The parameters of a request.
 
         Attributes:

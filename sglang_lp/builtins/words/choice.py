@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from sglang_lp.builtins.phase import PhasedParams
+from sglang_lp.builtins.phase import AnswerParams
 from sglang_lp.copies import KeptIds, shared_by_copies
 from sglang_lp.errors import Contradiction
 from sglang_lp.params import FewTokenIds, Texts
@@ -71,7 +71,7 @@ class ChoiceLogitProcessor(LogitProcessor):
     exclusion_only = True
     example: ClassVar[Mapping[str, Any]] = {"choices": ["yes", "no", "I do not know"]}
 
-    class Params(PhasedParams, frozen=True):
+    class Params(AnswerParams, frozen=True):
         """The parameters of a request.
 
         Attributes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from sglang_lp.builtins.phase import PhasedParams
+from sglang_lp.builtins.phase import AnswerParams
 from sglang_lp.params import FewTokenIds, ForcedText, Parameters, TokenIds
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
@@ -32,7 +32,7 @@ class ForcedSequenceLogitProcessor(LogitProcessor):
     needs = History.POSITION
     example: ClassVar[Mapping[str, Any]] = {"text": "Sure, here is the list:\n"}
 
-    class Params(PhasedParams, frozen=True):
+    class Params(AnswerParams, frozen=True):
         """The parameters of a request.
 
         Attributes:

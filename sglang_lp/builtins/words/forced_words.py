@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sglang_lp.builtins.phase import PhasedParams
+from sglang_lp.builtins.phase import AnswerParams
 from sglang_lp.builtins.words.missing_words import MissingWords, Words, words_of
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.params import FewTokenIds, OrNoLimit, PositiveInt, Texts, replaced
@@ -65,7 +65,7 @@ class ForcedWordsLogitProcessor(LogitProcessor):
         "within_tokens": 256,
     }
 
-    class Params(PhasedParams, frozen=True, dict=True):
+    class Params(AnswerParams, frozen=True, dict=True):
         """The parameters of a request.
 
         Attributes:

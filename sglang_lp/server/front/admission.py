@@ -233,7 +233,11 @@ class Admission:
         intakes: Counter[Intake] = Counter()
         for (key, masked, logprobs, tokens), count in asked.items():
             intake = Intake.of_text(
-                *unfolded[key], masked=masked, logprobs=logprobs, prompt_tokens=tokens
+                *unfolded[key],
+                masked=masked,
+                logprobs=logprobs,
+                prompt_tokens=tokens,
+                reasoning=bool(getattr(obj, "require_reasoning", False)),
             )
             intakes[intake] += count
             yield

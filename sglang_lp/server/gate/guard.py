@@ -72,6 +72,15 @@ class Admitted(NamedTuple):
     beside: Beside
 
     @property
+    def phases(self) -> tuple[str, ...]:
+        """The phase in which each processor of ``names`` holds; empty if all hold everywhere."""
+        named = [one.phase for one in self.servings[: len(self.names)]]
+        if not any(named):
+            return ()
+        words = {True: "thinking", False: "answer"}
+        return tuple("everywhere" if one is None else words[one.is_thinking] for one in named)
+
+    @property
     def making(self) -> float:
         """Seconds of the constructors of adapted classes, where they were tried."""
         params = [link.params for link in self.servings]

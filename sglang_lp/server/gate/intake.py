@@ -59,7 +59,7 @@ class Intake:
         grammar: The field that gives its answer a grammar, as ``json_schema``, or ``None``.
         stopped_by: The field that can end its answer within a text, as ``stop``, or ``None``.
         stop_token_ids: Its ``stop_token_ids``.
-        reasoning: Whether its answer is parsed as one that may begin with reasoning.
+        reasoning: Whether SGLang splits its answer into reasoning and content.
         packed: ``custom_params`` as bytes, or an object of its own where they cannot be packed.
     """
 
@@ -82,7 +82,7 @@ class Intake:
         object.__setattr__(self, "packed", object() if own is None else own)
 
     @classmethod
-    def of_text(
+    def of_text(  # noqa: PLR0913 - a text has this many fields
         cls,
         sent: tuple[Any, Any],
         sampling: Mapping[str, Any],
@@ -90,6 +90,7 @@ class Intake:
         masked: bool,
         logprobs: bool,
         prompt_tokens: int | None,
+        reasoning: bool,
     ) -> Self:
         """Return the intake of one text of a body (``GenerateReqInput``).
 
@@ -100,6 +101,7 @@ class Intake:
             masked: As for the class.
             logprobs: As for the class.
             prompt_tokens: As for the class.
+            reasoning: Its ``require_reasoning``.
         """
         beam_width, limit = sampling.get("beam_width"), sampling.get("max_new_tokens")
         return cls(
@@ -111,6 +113,7 @@ class Intake:
             masked=masked,
             logprobs=logprobs,
             prompt_tokens=prompt_tokens,
+            reasoning=reasoning and not _has_thought(sent[1]),
             **_ending(sampling.get),
         )
 
@@ -134,7 +137,7 @@ class Intake:
             given,
             limit=limit,
             prompt_tokens=len(getattr(tokenized, "input_ids", None) or ()),
-            **_fields(tokenized),
+            **_fields(tokenized, given),
         )
 
     @classmethod
@@ -157,15 +160,12 @@ class Intake:
         if longest is not None:
             room = max(0, longest - prompt_tokens - 1)
             limit = room if limit is None else min(limit, room)
-        # SGLang reads text without a start of reasoning as reasoning.
-        thought = isinstance(given, dict) and THOUGHT in given
         return cls(
             payload,
             given,
             limit=limit,
             prompt_tokens=prompt_tokens,
-            reasoning=bool(getattr(req, "require_reasoning", False)) and not thought,
-            **_fields(req),
+            **_fields(req, given),
         )
 
     @property
@@ -234,7 +234,12 @@ def prompt_lengths(obj: Any) -> Sequence[int | None]:
     return [len(one) if isinstance(one, list) else None for one in prompts]
 
 
-def _fields(request: Any) -> dict[str, Any]:
+def _has_thought(custom_params: Any) -> bool:
+    """Tell whether a chat continues an answer whose reasoning has ended: SGLang does not look."""
+    return isinstance(custom_params, Mapping) and THOUGHT in custom_params
+
+
+def _fields(request: Any, custom_params: Any) -> dict[str, Any]:
     """Return the fields that a tokenized request and a ``Req`` have in common."""
     sampling = request.sampling_params
     return {
@@ -243,6 +248,8 @@ def _fields(request: Any) -> dict[str, Any]:
         "sampled": getattr(sampling, "top_k", None) != 1,
         "masked": bool(getattr(request, "return_sampling_mask", False)),
         "logprobs": bool(getattr(request, "return_logprob", False)),
+        "reasoning": bool(getattr(request, "require_reasoning", False))
+        and not _has_thought(custom_params),
         **_ending(lambda name: getattr(sampling, _RENAMED.get(name, name), None)),
     }
 

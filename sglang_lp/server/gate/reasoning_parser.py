@@ -32,6 +32,8 @@ _ANSWER_STARTS = {
     "kimi_k3": ("<|open|>response<|sep|>", "<|open|>tools<|sep|>"),
     "muse": ("<|message|>",),
 }
+#: Parsers that drop the text of an answer without such a text before it.
+_HEADED = frozenset({"beam", "cohere_command4", "gpt-oss"})
 #: Starts of tool calls that a parser takes out of the reasoning without declaring them, and the
 #: end of such a call if the reasoning goes on afterwards.
 _TOOLS = {
@@ -113,6 +115,7 @@ def _format(name: str, detector: Any) -> ReasoningFormat:
         _OTHER_ENDS.get(name, ()),
         _can_begin_inside(detector, start),
         answer_starts=_ANSWER_STARTS.get(name, ()),
+        headed=name in _HEADED,
     )
 
 

@@ -187,7 +187,7 @@ class SchedulerGate:
         elif intake.searches_beams:
             kind = BeamHost
         host = kind(given["__req__"], self._pending, admitted.names)
-        host.policy = guard.fingerprint
+        host.policy, host.phases = guard.fingerprint, admitted.phases
         host.contradicts = _contradicts(admitted, intake, decides=not guard.rules.is_empty)
         host.resumed = admitted.beside.resumed
         host.raw = RawLogprobs() if admitted.beside.raw else None

@@ -66,8 +66,10 @@ def describe(
     prompt_ids, resumed_ids = row.split_prompt(all_prompt_ids)
     whole = [*resumed_ids, *output_ids] if resumed_ids else output_ids
     edit_log.finish(whole)
+    phases = getattr(row.host, "phases", ())
     known = {
         "processors": [*getattr(row.host, "names", ())],
+        **({"where": phases} if phases else {}),
         "policy": getattr(row.host, "policy", None),
         **edit_log.report(len(resumed_ids), len(output_ids)),
     }

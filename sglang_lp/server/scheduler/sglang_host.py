@@ -92,16 +92,18 @@ class SglangHost(StockHost):
 
     Attributes:
         names: Names of the processors that the client may know.
+        phases: The phase in which each of them holds; empty if all hold everywhere.
         policy: Fingerprint of the policy under which the request was admitted.
         contradicts: The party at fault if the edits leave no token.
     """
 
-    __slots__ = ("_pending", "contradicts", "names", "policy")
+    __slots__ = ("_pending", "contradicts", "names", "phases", "policy")
 
     def __init__(self, req: Any, pending: PendingResults, names: Sequence[str] = ()) -> None:
         super().__init__(req, may_lag=False)
         self._pending = pending
         self.names = names
+        self.phases: tuple[str, ...] = ()
         self.policy: str | None = None
         self.contradicts = Contradicts.CLASS
 

@@ -141,7 +141,7 @@ ATTRIBUTES = (
             *("contains_mm_input", "custom_labels", "input_embeds", "parallel_sample_num"),
             *("return_logprob", "return_sampling_mask", "rid", "routed_dp_rank"),
             *("sampling_params", "session_params", "text", "token_ids_logprob"),
-            "top_logprobs_num",
+            *("require_reasoning", "top_logprobs_num"),
         ),
     ),
     Uses(
@@ -158,7 +158,7 @@ ATTRIBUTES = (
         SRT + "managers.io_struct.TokenizedGenerateReqInput",
         (
             *("custom_logit_processor", "input_ids", "return_logprob", "return_sampling_mask"),
-            *("http_worker_ipc", "rid", "sampling_params", "time_stats"),
+            *("http_worker_ipc", "require_reasoning", "rid", "sampling_params", "time_stats"),
         ),
     ),
     Uses(

@@ -191,6 +191,43 @@ def test_scripts_are_banned_where_the_parser_says(name, where, data, forced):
     assert banned & letters == (returned if where == "thinking" else letters - returned)
 
 
+def test_parsers_that_drop_an_answer_without_a_header_are_known():
+    for name in PARSERS:
+        form = format_of(name)
+        thoughts = ["ab", form.end] if form.can_begin_inside else []
+        said = parsed(name, [*thoughts, "no"], True, streamed=False)[1]
+        assert form.headed == (said != "no"), name
+
+
+@pytest.mark.parametrize("name", [*HEADERS, "deepseek-r1", "kimi", "qwen3"])
+def test_a_choice_that_names_no_phase_is_the_content_of_the_answer(name):
+    form, eos = format_of(name), "<the end>"
+    header = [one for one in re.split(r"(<\|.*?\|>)", "".join(HEADERS.get(name, []))) if one]
+    tokenizer = one_token_a_byte(*dict.fromkeys([form.start, form.end, *header, eos]))
+    guard, size = Guard(Policy.default()), tokenizer.get_vocab_size()
+    guard.server.tokenizer, guard.server.vocab_size, guard.server.reasoning = tokenizer, size, form
+    guard.server.eos_token_ids = [tokenizer.token_to_id(eos)]
+    asked = Intake("ChoiceLogitProcessor", {"choices": ["yes", "no"]}, reasoning=True)
+    admitted = guard.admit(asked)
+    begins = [] if form.can_begin_inside else [form.start]
+    script = [*begins, "a", "b", form.end, *header]
+
+    request, pieces = FakeRequest([], tokenizer=tokenizer), []
+    row = Row([*admitted.servings], Host(request))
+    while eos not in pieces:
+        row.accept_tokens()
+        edits = row.ask(size, 0)
+        allowed = [tokenizer.id_to_token(one) for ids in edits.allowed for one in ids]
+        pieces.append(min(allowed) if allowed else script[len(pieces)])
+        request.append(tokenizer.token_to_id(pieces[-1]))
+
+    thinks = form.can_begin_inside or form.headed
+    for streamed in (False, True):
+        found = parsed(name, pieces[:-1], True, streamed=streamed)
+        assert found == ("ab" if thinks else "", "no")
+    assert admitted.phases == ("answer",)
+
+
 @st.composite
 def turns(draw, name, form):
     """Draw an answer with whatever delimiters, in any number; each letter is a token."""
