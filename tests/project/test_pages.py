@@ -9,10 +9,17 @@ import re
 import tomllib
 from pathlib import Path
 from pkgutil import resolve_name
+from unittest.mock import MagicMock
 
 import pytest
 
 from sglang_lp import cli, errors
+from sglang_lp.links import prepare
+from sglang_lp.policy import Rules
+from sglang_lp.served_model import ReasoningFormat, ServedModel
+from sglang_lp.trust import Policy, Verifier
+from support.asked import asked_for
+from support.models.vocabularies import one_token_a_byte
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "sglang_lp"
@@ -81,6 +88,30 @@ def test_ten_minutes_for_requests_show_the_message_that_comes(capsys):
 
     (promised,) = re.findall(r"print\(error\)  # (.+)", shown)
     assert promised in capsys.readouterr().out
+
+
+def test_the_presets_that_think_less_are_what_a_server_takes_as_requests_and_as_profiles(tmp_path):
+    page, client = ROOT / "docs" / "think-less.md", MagicMock()
+    names = {"client": client, "request": {}}
+    for block in blocks(page, "python"):
+        exec(compile(block, page.name, "exec"), names)  # our own page
+    (toml,) = blocks(page, "toml")
+    (tmp_path / "policy.toml").write_text(toml)
+    rules = Rules(Policy.from_toml(tmp_path / "policy.toml"), Verifier(Policy.default()).resolve)
+    form = ReasoningFormat("<think>", "</think>")
+    tokenizer = one_token_a_byte("<think>", "</think>", "<end>")
+    served = ServedModel(tokenizer, 259, (258,), form)
+
+    rules.fit(served)
+
+    preset = names["both"]
+    assert client.chat.completions.create.call_args.kwargs["extra_body"] == preset.extra_body()
+    for one in (names[name] for name in ("calm", "soft", "hard", "none", "both")):
+        servings = prepare(one.processor(), one.custom_params, served)
+    profile = rules.decide(asked_for("brief"), served).links
+    assert [type(one.processor) for one in servings] == [link.processor for link in profile]
+    assert [str(one.params) for one in servings] == [str(link.params) for link in profile]
+    assert [bool(one.phase) for one in servings] == [bool(link.phase) for link in profile]
 
 
 #: A file or a folder, not an address on a server: it has an ending, or a slash at its end.
