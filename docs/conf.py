@@ -28,7 +28,8 @@ root_doc = "docs/index"
 #: The site's navigation, which Markdown cannot express. Pages that are not named here come last.
 NAVIGATION = {
     "Send requests": [
-        *("start/requests", "processors", "text", "thinking", "think-less", "thinking-models"),
+        *("start/requests", "processors", "text", "choices"),
+        *("thinking", "think-less", "thinking-models"),
         *("try", "trace", "rollouts", "beams"),
         *("errors", "evidence", "api/client"),
     ],

@@ -75,6 +75,7 @@ class ServedModel(NamedTuple):
         tool_calls: Format of the served tool-call parser; ``None`` if it is not known.
         watermark: The scheme of the server's watermark with its key; ``None`` without a key.
         splits: Whether SGLang splits the answer of this request into reasoning and content.
+        scores: Whether this process scores the choices of a request.
     """
 
     tokenizer: Any = None
@@ -85,6 +86,7 @@ class ServedModel(NamedTuple):
     tool_calls: ToolCallFormat | None = None
     watermark: Scheme | None = None
     splits: bool = False
+    scores: bool = False
 
     @classmethod
     def of(

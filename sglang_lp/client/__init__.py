@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sglang_lp.client.attachment import Attachment
 from sglang_lp.client.batches import Attachments, attach_each
+from sglang_lp.client.choices import Probabilities, probabilities
 from sglang_lp.client.resuming import resume
 from sglang_lp.client.rollouts import loss_mask, raw_logprobs
 from sglang_lp.client.thinking import ThinkingBlock, thinking_blocks
@@ -22,10 +23,12 @@ else:
 __all__ = [
     "Attachment",
     "Attachments",
+    "Probabilities",
     "ThinkingBlock",
     "attach",
     "attach_each",
     "loss_mask",
+    "probabilities",
     "raw_logprobs",
     "resume",
     "thinking_blocks",

@@ -40,6 +40,7 @@ def resolve_params(
             f"got {processor.__name__}; resolve its texts yourself"
         )
     forget_answers()
+    served = served._replace(scores=True)  # by the server that gets the request
     parsed = processor.parse_params(given, served.vocab_size)
     fitted = [fit(link, served) for link in links_of(processor, parsed)]
     found = {"chain": given["chain"]} if issubclass(processor, ChainLogitProcessor) else {}

@@ -101,7 +101,7 @@ def read_exchange(request: Any, answer: Any, tokenizer: Any = None, choice: int 
         text = _joined(message)
     return Exchange(
         payload,
-        {**_phases(own, meta), **own},
+        {**_phases(own, meta), **_as_picked(own, meta)},
         _checked_ids(prompt_ids, "the prompt"),
         output := _checked_ids(output_ids, "the answer", _MAX_ID),
         text if isinstance(text, str) else None,
@@ -120,6 +120,23 @@ def _phases(custom_params: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[s
     names = [f"{place}.where" for place in range(len(chain))] if chain else ["where"]
     told = zip(names, phases, strict=False)  # other fields of a request may add processors
     return {name: phase for name, phase in told if phase != "everywhere"}
+
+
+def _as_picked(custom_params: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters with which a request ran after its choices were scored."""
+    report = meta.get(REPORT)
+    told = report.get("choices") if isinstance(report, Mapping) else None
+    found = dict(custom_params)
+    for key in [key for key in found if key == "pick" or key.endswith(".pick")]:
+        del found[key]
+        if isinstance(told, Mapping) and "picked" in told:
+            one, prefix = told["texts"][told["picked"]], key[: -len("pick")]
+            if "text" in one:
+                found[f"{prefix}choices"] = [one["text"]]
+            else:
+                ids = one["token_ids"]
+                found |= {f"{prefix}token_ids": ids, f"{prefix}lengths": [len(ids)]}
+    return found
 
 
 def _chosen(answer: Any, choice: int) -> tuple[Mapping[str, Any], int]:

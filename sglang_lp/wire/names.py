@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "CHOICES_HEADER",
     "ENTRY",
     "ERROR_CODE",
     "HEADER",
@@ -12,6 +13,9 @@ __all__ = [
     "REPORT",
     "TOKENIZER_PATH",
 ]
+
+#: Header of a whole response: the probabilities of the choices, in their order.
+CHOICES_HEADER = "X-SGLang-LP-Choices"
 
 #: Key of a request's ``metadata`` that may hold a payload, a name or a routed form.
 ENTRY = "sglang_lp"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
+from sglang_lp.client import attach, probabilities
 from support.oracles.greedy import Oracle, rule
 from support.plugins import PROBES
 from support.processors.recording import Recorder
@@ -25,10 +26,16 @@ SAMPLED = [
     recorder([60 + i], steering=i % 2 == 0, temperature=1.0, ignore_eos=True) for i in range(6)
 ]
 
+VOTE = attach("ChoiceLogitProcessor", choices=["yes", "no"], pick="likeliest")
+SCORED = VOTE.generate_body(body([30, 31]))
+
 
 @pytest.fixture(scope="module")
 def played(tiny, tmp_path_factory):
-    """Return for each way the replies to the greedy and to the sampled requests, and the record."""
+    """Return for each way the replies to the greedy and to the sampled requests, and the record.
+
+    Before them comes the reply to a request whose choices are scored.
+    """
     results = {}
     for way, variables in WAYS.items():
         folder = tmp_path_factory.mktemp("in-process")
@@ -40,10 +47,12 @@ def played(tiny, tmp_path_factory):
                 else body(request["input_ids"], temperature=1.0, ignore_eos=True)
                 for request in SAMPLED
             ]
-        batches = [*([request] for request in sampled), GREEDY]
-        *alone, greedy = run_engine(tiny, folder, batches, paths=[PROBES], variables=variables)
+        batches = [[SCORED], *([request] for request in sampled), GREEDY]
+        (scored,), *alone, greedy = run_engine(
+            tiny, folder, batches, paths=[PROBES], variables=variables
+        )
         lines = [*map(orjson.loads, (folder / "record.jsonl").read_bytes().splitlines())]
-        results[way] = greedy, [reply for (reply,) in alone], lines
+        results[way] = greedy, [reply for (reply,) in alone], lines, scored
     return results
 
 
@@ -57,7 +66,7 @@ def check_seen(request, reply, lines):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_histories_are_exact_in_process(way, played, tiny):
-    replies, _, lines = played[way]
+    replies, _, lines, _ = played[way]
     oracle = Oracle(tiny)
     for request, reply in zip(GREEDY, replies, strict=True):
         params = request["sampling_params"]["custom_params"]
@@ -66,9 +75,18 @@ def test_histories_are_exact_in_process(way, played, tiny):
 
 
 def test_sampled_answers_depend_on_the_seed_and_not_on_who_delays_the_sampling(played):
-    _, replies, lines = played["plugin"]
-    _, others, _ = played["stock, sampling delayed"]
+    _, replies, lines, _ = played["plugin"]
+    _, others, *_ = played["stock, sampling delayed"]
     for request, reply, other in zip(SAMPLED, replies, others, strict=True):
         check_seen(request, reply, lines)
         assert reply["output_ids"] == other["output_ids"]
     assert len({tuple(reply["output_ids"]) for reply in replies}) == len(replies)
+
+
+def test_choices_are_scored_in_process_and_refused_without_the_plugin(played):
+    *_, scored = played["plugin"]
+    found = probabilities(scored)
+    assert (scored["text"], sum(found.values())) == (found.likeliest, pytest.approx(1))
+
+    *_, refused = played["stock, sampling delayed"]
+    assert "pick" in str(refused)

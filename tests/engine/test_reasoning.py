@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 
 from sglang_lp import wire
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
-from sglang_lp.client import attach
+from sglang_lp.client import attach, probabilities
 from sglang_lp.wire.names import HEADER
 from support.models.tiny_model import EOS
 from support.oracles.greedy import TOLERANCE
@@ -227,6 +227,20 @@ def test_a_rule_of_the_content_holds_behind_the_thoughts_and_elsewhere_at_once(
     reply = server.post(GENERATE, alone)
     assert re.fullmatch(expected, reply.body["text"], re.DOTALL)
     assert "where" not in reply.body["meta_info"]["sglang_lp"]
+
+
+def test_choices_are_scored_where_the_answer_begins_at_once_and_refused_behind_thoughts(server):
+    pick = {"choices": ["yes", "no"], "pick": "likeliest"}
+    fields = {"custom_logit_processor": "ChoiceLogitProcessor", "return_meta_info": True}
+
+    refused = ask(server, custom_params=pick, **fields)
+    assert refused.status == 400
+    assert "turn thinking off" in str(refused.body)
+
+    off = {"chat_template_kwargs": {"enable_thinking": False}}
+    reply = ask(server, custom_params=pick, **fields, **off)
+    ((message,),) = messages_of(reply)
+    assert message["content"] == probabilities(reply.body).likeliest
 
 
 # A ceiling that holds

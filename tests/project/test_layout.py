@@ -82,6 +82,7 @@ STATE = {
     "finder._searched": "prompts that were read, while a request of them lives",
     "flat_json._flat": "a decoder; never changes",
     "header._answering": "a context variable: one value per HTTP request",
+    "header._chances": "a context variable: one value per HTTP request",
     "header._scope": "a context variable: one value per HTTP request",
     "ids._known": "lists of ids by identity, each as long as its parameters live",
     "ids._latest": "lists of ids of one request, for its copies",
@@ -381,8 +382,8 @@ def test_the_range_of_sglang_versions_is_written_once():
         (
             "sglang_lp.client",
             (
-                "Attachment Attachments ThinkingBlock attach attach_each loss_mask raw_logprobs "
-                "resume thinking_blocks"
+                "Attachment Attachments Probabilities ThinkingBlock attach attach_each loss_mask "
+                "probabilities raw_logprobs resume thinking_blocks"
             ),
         ),
         ("sglang_lp.trust", "Allowed Audit Gate Limits Pin Policy Verifier"),

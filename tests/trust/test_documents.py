@@ -12,14 +12,14 @@ from sglang_lp.builtins import chain
 from sglang_lp.builtins.catalogue import items
 from sglang_lp.builtins.repetition import no_repeat_ngram
 from sglang_lp.builtins.thinking import rules as thinking
-from sglang_lp.builtins.words import trigger_phrase
+from sglang_lp.builtins.words import choice, trigger_phrase
 from sglang_lp.catalogue import opened
 from sglang_lp.catalogue.source import Source
 from sglang_lp.edits import MAX_BIAS
 from sglang_lp.errors import RefusalReason
 from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
 from sglang_lp.policy.file import PolicyFile
-from sglang_lp.server.front import bounds, lists, tokenizer
+from sglang_lp.server.front import bounds, lists, scoring, tokenizer
 from sglang_lp.server.gate import guard, request_fields, reserved_keys, stop_regex
 from sglang_lp.server.startup.launch import REFUSED
 from sglang_lp.text import encoding
@@ -107,6 +107,7 @@ BOUNDS = [
     [bounds.MAX_CHOICES],
     [bounds.MAX_DIFFERENT],
     [bounds.MAX_STREAMED],
+    [bounds.MAX_SCORED, choice._MOST_SCORED, scoring._MOST_SPELLINGS],
     [lists._SLICE],
     [64],
     [arguments.MOST],

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 
 from sglang_lp.builtins.phase import AnswerParams
 from sglang_lp.copies import KeptIds, shared_by_copies
-from sglang_lp.errors import Contradiction
+from sglang_lp.errors import Contradiction, InvalidParameter
 from sglang_lp.params import FewTokenIds, Texts
 from sglang_lp.processor import LogitProcessor, lasting
 from sglang_lp.served_model import ends_for
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
     from sglang_lp.served_model import ServedModel
+
+
+#: Most choices of a request that are scored: each is a prompt of its own.
+_MOST_SCORED = 64
 
 
 class _Kept:
@@ -82,6 +86,10 @@ class ChoiceLogitProcessor(LogitProcessor):
             eos_token_ids: Tokens that end the answer; one of them comes after a choice. Left out:
                 with ``choices`` the end tokens of the served model; with ``token_ids`` the answer
                 continues, and no choice may be a prefix of another.
+            pick: Reports the probability of each whole choice, of up to 64. ``"likeliest"``
+                answers with the likeliest choice, ``"sampled"`` with one that is sampled by these
+                probabilities at the temperature of the request, ``"tokens"`` token by token.
+                Left out: token by token, without a report. Needs a server with the plugin.
         """
 
         renamed: ClassVar[Mapping[str, str]] = {"eos_token_id": "eos_token_ids"}
@@ -90,6 +98,7 @@ class ChoiceLogitProcessor(LogitProcessor):
         token_ids: SequenceIds | None = None
         lengths: Lengths | None = None
         eos_token_ids: FewTokenIds | None = None
+        pick: Literal["tokens", "likeliest", "sampled"] | None = None
 
         def __post_init__(self) -> None:
             """Refuse lengths that do not fit, and without end tokens a choice that is a prefix."""
@@ -105,26 +114,43 @@ class ChoiceLogitProcessor(LogitProcessor):
                 check_lengths(self.token_ids, self.lengths)
                 if self.eos_token_ids is None:
                     _check_prefixes(self.token_ids, self.lengths)
+            count = len(self.choices or self.lengths or ())
+            if self.pick is not None and count > _MOST_SCORED:
+                raise ValueError(
+                    f"pick: expected at most {_MOST_SCORED} choices with it, got {count}; leave "
+                    "it out"
+                )
 
     @classmethod
     def fit_params(cls, params: Any, served: ServedModel) -> Any:
-        """Refuse texts that the served model cannot write, and name its end tokens."""
+        """Refuse texts that the served model cannot write, and name its end tokens.
+
+        Raises:
+            InvalidParameter: A text cannot be written, or nothing scores choices here.
+        """
+        if params.pick is not None and not served.scores:
+            raise InvalidParameter(
+                cls.__name__,
+                "pick",
+                "expected none: only a server with the plugin scores the choices of a request, "
+                "and those of no profile or policy; leave it out",
+            )
         if params.choices is None:
             return super().fit_params(params, served)
-        cls._choices(params, served.tokenizer)
+        cls.compiled(params, served.tokenizer)
         ends = ends_for(cls.__name__, "eos_token_ids", params.eos_token_ids, served)
         return msgspec.structs.replace(params, eos_token_ids=ends)
 
     @classmethod
-    def _choices(cls, params: Any, tokenizer: Any) -> Choices:
-        """Return the compiled choices."""
+    def compiled(cls, params: Any, tokenizer: Any) -> Choices:
+        """Return the compiled choices of fitted parameters."""
         if params.choices is not None:
             return text_choices(cls.__name__, tokenizer, params.choices)
         return token_choices(params.token_ids, params.lengths)
 
     def start(self, request: Request) -> _Progress:
         """Begin before the first token of a choice."""
-        return _Progress(self._choices(request.params, request.tokenizer))
+        return _Progress(self.compiled(request.params, request.tokenizer))
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Follow the choices.

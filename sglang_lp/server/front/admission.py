@@ -16,6 +16,7 @@ from sglang_lp.server.front.bounds import (
     check_copies,
     check_entries,
     check_making,
+    check_scored,
     check_streamed,
 )
 from sglang_lp.server.front.fields import take_max_thinking_tokens
@@ -23,6 +24,7 @@ from sglang_lp.server.front.header import name_asking, record_ran
 from sglang_lp.server.front.meta_info import expect
 from sglang_lp.server.front.placeholders import sending_placeholder
 from sglang_lp.server.front.prompts import check_ids, check_prompts
+from sglang_lp.server.front.scoring import score_later
 from sglang_lp.server.front.whole_requests import check_not_empty
 from sglang_lp.server.gate.field_checks import check_positions
 from sglang_lp.server.gate.intake import Intake, per_text, prompt_lengths, unfold_sent
@@ -60,7 +62,7 @@ class Admission:
                 check_not_empty(tokenized)
                 check_ids(manager, obj, ids)
                 check_positions(tokenized, ids)
-            if self._admit_tokenized(manager, tokenized):
+            if self._admit_tokenized(manager, tokenized, obj):
                 expect(obj)
 
     def check_list(self, manager: Any, obj: Any) -> Iterator[None]:
@@ -129,7 +131,7 @@ class Admission:
         for _ in self._check_body(manager, obj, texts, _copies(samplings), streamed=True):
             pass  # SGLang waits for the check, and so do all requests
 
-    def _admit_tokenized(self, manager: Any, tokenized: Any) -> bool:
+    def _admit_tokenized(self, manager: Any, tokenized: Any, obj: Any) -> bool:
         """Check one request, and return whether its answer comes with a report."""
         guard = self._guard
         sampling: Any = getattr(tokenized, "sampling_params", None)
@@ -149,6 +151,7 @@ class Admission:
                 copies = getattr(sampling, "n", None) or 1
                 check_copies(intake.prompt_tokens or 0, copies)
                 check_making(admitted.making * copies, copies)
+                score_later(guard, obj, tokenized, intake, admitted)
             if admitted.making:
                 made_in = _MADE_IN * math.ceil(admitted.making * 1e6 / _MADE_IN)
                 custom_params = add_own(custom_params, MAKING, made_in)
@@ -181,7 +184,7 @@ class Admission:
             copies: Number of copies of each text (``n``).
             streamed: Whether the check goes through them in one go.
         """
-        seconds, objects = 0.0, 0
+        seconds, objects, scored = 0.0, 0, 0
         choices: set[Hashable] = set()
         intakes = yield from self._intakes(manager, obj, texts, copies)
         if streamed:
@@ -193,8 +196,10 @@ class Admission:
             if admitted is None:
                 continue
             choices |= admitted.choices
+            scored += count * admitted.picks
             with self._guard.counting():
                 check_choices(choices)
+                check_scored(scored)
             if admitted.making:
                 seconds += admitted.making * count * copies
                 objects += count * copies

@@ -52,6 +52,10 @@ MAX_MAKING = 2.0
 MAX_STREAMED = 1_024
 
 
+#: Most texts of one HTTP request whose choices are scored: each choice is a prompt of its own.
+MAX_SCORED = 16
+
+
 #: Most lists and objects in the parameters of one HTTP request, at any depth: each is looked at.
 MAX_INNER = 32_768
 
@@ -206,6 +210,19 @@ def check_choices(choices: Collection[Hashable]) -> None:
             f"catalogue: expected at most {MAX_CHOICES} different choices of items (catalogue, "
             f"subset, exclude and only) in one HTTP request, got {len(choices)} in its first "
             "texts; send several requests"
+        )
+
+
+def check_scored(texts: int) -> None:
+    """Check the number of texts of one HTTP request whose choices are scored.
+
+    Raises:
+        RequestError: There are more than ``MAX_SCORED``.
+    """
+    if texts > MAX_SCORED:
+        raise RequestError(
+            f"pick: expected at most {MAX_SCORED} texts with it in one HTTP request, got {texts}; "
+            "send several requests"
         )
 
 

@@ -13,7 +13,7 @@ from sglang_lp.server.front.answer_errors import AnswerErrors, refusal
 from sglang_lp.server.front.reports import AnswerReports, begins_stream
 from sglang_lp.server.versions import untested
 from sglang_lp.trust.audit import Asking, asking, safe_id
-from sglang_lp.wire.names import HEADER, POLICY_HEADER
+from sglang_lp.wire.names import CHOICES_HEADER, HEADER, POLICY_HEADER
 
 #: Most messages of a stream that wait for its request to be admitted.
 _MOST_HELD = 8
@@ -23,6 +23,9 @@ _MOST_HELD = 8
 _answering: ContextVar[list[dict[str, None] | None] | None] = ContextVar(
     "sglang_lp_answering", default=None
 )
+
+#: The probabilities of the choices of the HTTP request that is being answered, once they are known.
+_chances: ContextVar[list[float] | None] = ContextVar("sglang_lp_chances", default=None)
 
 #: The ASGI scope of the HTTP request that is being answered.
 _scope: ContextVar[Mapping[str, Any] | None] = ContextVar("sglang_lp_scope", default=None)
@@ -50,6 +53,13 @@ def record_ran(names: Iterable[str]) -> None:
         answering[0] = {**(answering[0] or {}), **dict.fromkeys(names)}
 
 
+def record_probabilities(found: Iterable[float]) -> None:
+    """Record the probabilities of a request's choices for the header."""
+    chances = _chances.get()
+    if chances is not None:
+        chances[:] = found
+
+
 def _warnings() -> list[str]:
     """Return the text that follows the names in every header."""
     found = untested()
@@ -60,7 +70,7 @@ class AnswerHeader:
     """Writes the headers: middleware, as ASGI knows it.
 
     Every answer has the policy's fingerprint. The answer to an admitted request also has the names
-    of its processors.
+    of its processors and, if it is not streamed, the probabilities of its choices.
 
     A stream may begin before its request is admitted, as that of ``/v1/responses`` does. Its first
     events, which only say that it began, are held until then. If the request is refused, the client
@@ -84,6 +94,7 @@ class AnswerHeader:
             return
         answering: list[dict[str, None] | None] = [None]
         held: list[dict[str, Any]] = []
+        chances: list[float] = []
         is_refused = False
 
         async def sending(message: dict[str, Any]) -> None:
@@ -105,22 +116,28 @@ class AnswerHeader:
             held.clear()
             for one in ready:
                 if one["type"] == "http.response.start":
-                    one["headers"] = [*one.get("headers", ()), *self._headers(named)]
+                    one["headers"] = [*one.get("headers", ()), *self._headers(named, chances)]
                 await send(one)
 
         token, token_of_scope = _answering.set(answering), _scope.set(scope)
+        token_of_chances = _chances.set(chances)
         try:
             await self._app(scope, receive, sending)
         finally:
             _answering.reset(token)
+            _chances.reset(token_of_chances)
             _scope.reset(token_of_scope)
 
-    def _headers(self, named: Iterable[str] | None) -> list[tuple[bytes, bytes]]:
+    def _headers(
+        self, named: Iterable[str] | None, chances: Iterable[float]
+    ) -> list[tuple[bytes, bytes]]:
         """Return the headers of an answer, given the names of what runs if it was admitted."""
         if named is None:
             return [self._policy]
         said = ", ".join([*(named or ["none"]), *_warnings()])
-        return [self._policy, (HEADER.lower().encode(), said.encode("ascii", "backslashreplace"))]
+        found = [self._policy, (HEADER.lower().encode(), said.encode("ascii", "backslashreplace"))]
+        told = ", ".join(f"{chance:.6g}" for chance in chances)
+        return [*found, (CHOICES_HEADER.lower().encode(), told.encode())] if told else found
 
 
 def add_middleware(app: Any, fingerprint: str) -> None:

@@ -15,6 +15,7 @@ import orjson
 from sglang_lp.errors import NotRun
 from sglang_lp.params import RAW, WHOLE
 from sglang_lp.server.front.answer_errors import note
+from sglang_lp.server.front.scoring import probabilities_of
 from sglang_lp.server.gate.coded import Coded
 from sglang_lp.wire.names import REPORT
 
@@ -55,6 +56,9 @@ def take_report(manager: Any, out: dict[str, Any], state: Any, *_args: Any, **_k
     for beam in meta_info.get("beam_results", ())[1:]:
         _move(beam["meta_info"])
     if _move(meta_info):
+        scored = probabilities_of(state.obj)
+        if scored is not None:
+            meta_info[REPORT]["choices"] = scored
         for beam in meta_info.get("beam_results", ())[:1]:  # the answer itself is the best beam
             beam["meta_info"][REPORT] = meta_info[REPORT]
         return

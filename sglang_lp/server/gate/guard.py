@@ -94,6 +94,11 @@ class Admitted(NamedTuple):
         return frozenset(one.choice.rules for one in params if isinstance(one, found))
 
     @property
+    def picks(self) -> bool:
+        """Whether its choices are scored."""
+        return any(getattr(one.params, "pick", None) is not None for one in self.servings)
+
+    @property
     def thinks(self) -> bool:
         """Whether a thinking budget runs."""
         return any(is_thinking_budget(type(link.processor)) for link in self.servings)
@@ -167,6 +172,7 @@ class Guard:
         server = self.server
         known = server.tokenizer, server.vocab_size
         self.gate = gate
+        server.scores = gate is Gate.ADMISSION
         is_new = server.learn(process)
         self.rules.preferred = server.preferred
         if is_new:

@@ -52,6 +52,7 @@ class Server:
         eos_token_ids: The end tokens of the model's configuration, or ``None``.
         reasoning: Format of the served reasoning parser; ``None`` without a parser.
         tool_calls: Format of the served tool-call parser; ``None`` if it is not known.
+        scores: Whether this process scores the choices of requests, which the HTTP process does.
     """
 
     def __init__(self, catalogues: Catalogues, watermark: Scheme | None = None) -> None:
@@ -68,6 +69,7 @@ class Server:
         self.tokenizer: Any = None
         self.vocab_size: int | None = None
         self.eos_token_ids: Iterable[int] | None = None
+        self.scores = False
         self.reasoning: ReasoningFormat | None = None
         self.tool_calls: ToolCallFormat | None = None
         self._known: tuple[Any, ...] = ()
@@ -83,7 +85,7 @@ class Server:
     def model(self) -> ServedModel:
         """The served model; the same object until something else becomes known of it."""
         catalogues = self.catalogues.now
-        known = self.tokenizer, self.vocab_size, self.eos_token_ids, catalogues
+        known = self.tokenizer, self.vocab_size, self.eos_token_ids, self.scores, catalogues
         if known != self._known:
             self._known = known
             model = ServedModel.of(self.tokenizer, self.vocab_size, self.eos_token_ids)
@@ -92,6 +94,7 @@ class Server:
                 catalogues=catalogues,
                 tool_calls=self.tool_calls,
                 watermark=self._watermark,
+                scores=self.scores,
             )
         return self._model
 

@@ -123,9 +123,10 @@ ATTRIBUTES = (
             *("_dispatch_to_scheduler", "abort_request", "generate_request", "max_req_input_len"),
             *("mm_processor", "model_config", "preferred_sampling_params", "rid_to_state"),
             *("server_args", "tokenizer"),
+            *("_init_req_state", "_send_one_request", "_wait_one_response"),
         ),
     ),
-    Uses(SRT + "managers.tokenizer_manager.ReqState", ("obj",)),
+    Uses(SRT + "managers.tokenizer_manager.ReqState", ("obj", "time_stats")),
     Uses(
         SRT + "managers.io_struct.GenerateReqInput",
         (
@@ -141,7 +142,9 @@ ATTRIBUTES = (
             *("contains_mm_input", "custom_labels", "input_embeds", "parallel_sample_num"),
             *("return_logprob", "return_sampling_mask", "rid", "routed_dp_rank"),
             *("sampling_params", "session_params", "text", "token_ids_logprob"),
-            *("require_reasoning", "top_logprobs_num"),
+            *("lora_id", "lora_path", "regenerate_rid", "return_text_in_logprobs", "stream"),
+            "require_reasoning",
+            "top_logprobs_num",
         ),
     ),
     Uses(
@@ -158,7 +161,11 @@ ATTRIBUTES = (
         SRT + "managers.io_struct.TokenizedGenerateReqInput",
         (
             *("custom_logit_processor", "input_ids", "return_logprob", "return_sampling_mask"),
-            *("http_worker_ipc", "require_reasoning", "rid", "sampling_params", "time_stats"),
+            *("http_worker_ipc", "rid", "sampling_params", "time_stats"),
+            *("input_embeds", "logprob_start_len", "mm_inputs", "require_reasoning"),
+            *("return_hidden_states", "session_id", "session_params", "stream"),
+            "token_ids_logprob",
+            "top_logprobs_num",
         ),
     ),
     Uses(
@@ -170,7 +177,7 @@ ATTRIBUTES = (
         (
             *("beam_width", "custom_params", "logit_bias", "max_new_tokens", "min_new_tokens"),
             *("frequency_penalty", "n", "presence_penalty", "repetition_penalty"),
-            *("normalize", "stop_regex_strs", "stop_strs", "stop_token_ids"),
+            *("normalize", "sampling_seed", "stop_regex_strs", "stop_strs", "stop_token_ids"),
             *("temperature", "top_k"),
         ),
     ),

@@ -20,6 +20,7 @@ from sglang_lp.server.front import (
     meta_info,
     ollama,
     reports,
+    scoring,
     span_attributes,
     whole_requests,
 )
@@ -257,6 +258,7 @@ HOOKS: tuple[Hook, ...] = (
         "after",
         lambda shared: shared.admission.admit,
     ),
+    Hook(MANAGER + "_tokenize_one_request", "around", lambda _: scoring.score),
     Hook(_HANDLE, "before", lambda _: reports.ask),
     Hook(_CREATE_RESPONSES, "before", lambda _: reports.ask),
     Hook(MANAGER + "generate_request", "around", lambda _: reports.collect),
