@@ -15,9 +15,10 @@ from sglang_lp.builtins import (
     ForcedSequenceLogitProcessor,
     ThinkingBudgetLogitProcessor,
 )
+from sglang_lp.client import attach, probabilities
 from support.models import tiny_model
 from support.models.tiny_model import EOS, FIRST_WORD, FREQUENT, word
-from support.oracles.greedy import rule
+from support.oracles.greedy import TOLERANCE, rule
 from support.plugins import foreseeing
 from support.processors.recording import BansAll, Finishes, OnlyAlong, Raises
 from support.servers.asking import body
@@ -255,3 +256,16 @@ def chance_of(came, expected):
     )
     freedom = torch.tensor((len(expected) - 1) / 2)
     return torch.special.gammaincc(freedom, torch.tensor(distance / 2))
+
+
+def test_choices_are_scored_by_the_model_and_not_by_its_drafts(server, oracle):
+    vote = attach("ChoiceLogitProcessor", choices=["yes", "no"], pick="likeliest")
+
+    reply = server.post("/generate", vote.generate_body(body(PROMPTS[0])))
+
+    found = probabilities(reply.body)
+    assert reply.body["text"] == found.likeliest
+    for one in found.scored.values():
+        rows = oracle.logits(PROMPTS[0], one.token_ids).log_softmax(-1)
+        told = [float(row[token]) for row, token in zip(rows, one.token_ids, strict=True)]
+        assert one.logprob == pytest.approx(sum(told), abs=TOLERANCE)

@@ -56,7 +56,7 @@ def take_report(manager: Any, out: dict[str, Any], state: Any, *_args: Any, **_k
     for beam in meta_info.get("beam_results", ())[1:]:
         _move(beam["meta_info"])
     if _move(meta_info):
-        scored = probabilities_of(state.obj)
+        scored = probabilities_of(getattr(state, "obj", None))
         if scored is not None:
             meta_info[REPORT]["choices"] = scored
         for beam in meta_info.get("beam_results", ())[:1]:  # the answer itself is the best beam
