@@ -9,7 +9,7 @@ from sglang_lp.cli.trying.target import Target, Wish
 from sglang_lp.policy import Policy
 from support.servers.configurations import on_servers
 
-pytestmark = [pytest.mark.engine, on_servers("default")]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), on_servers("default")]
 
 
 @pytest.mark.parametrize("chat", [True, False])
