@@ -35,6 +35,7 @@ NAVIGATION = {
     ],
     "Run a server": [
         "start/server",
+        "install",
         "/SECURITY",
         "policy",
         "operating",
