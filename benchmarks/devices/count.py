@@ -565,7 +565,7 @@ def main() -> int:
     """Count everything, and renew the page."""
     counted = page_block()
     print(counted)
-    renew("performance.md", "devices", counted)
+    renew("performance-gpu.md", "devices", counted)
     return 0
 
 
