@@ -43,7 +43,7 @@ TITLES = {
     },
     "The form of an answer": {
         "ForcedSequenceLogitProcessor": "Forced beginning",
-        "ChoiceLogitProcessor": "One of several answers",
+        "ChoiceLogitProcessor": "Choice: one of several answers",
         "CatalogueLogitProcessor": "Items of a catalogue",
         "TriggerPhraseLogitProcessor": "Phrase after a trigger",
         "ToolCallLimitLogitProcessor": "Limit on tool calls",
