@@ -36,7 +36,8 @@ NAVIGATION = {
         "api/client",
     ],
     "Run a server": [
-        *("start/server", "install", "/SECURITY", "policy", "operating", "watermark", "runbook"),
+        *("start/server", "install", "/SECURITY", "policy", "operating", "monitoring", "runbook"),
+        "watermark",
         *("deploying", "disaggregation", "performance", "performance-drafts", "performance-gpu"),
         *("bounds", "scale"),
         *("versions", "upgrading", "api/trust"),
