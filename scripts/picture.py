@@ -16,6 +16,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 import orjson
+from selenium.webdriver import Keys
 from tokenizers import Tokenizer
 
 from demo.corpus import QUESTIONS, prompt
@@ -51,6 +52,7 @@ def main() -> None:
         "sampling_params": {"temperature": 0, "max_new_tokens": 400},
         "return_logprob": True,
         "top_logprobs_num": 3,
+        "return_text_in_logprobs": True,
     }
     budget = attach("ThinkingBudgetLogitProcessor", thinking_budget=BUDGET)
     bodies = request, budget.generate_body(request)
@@ -81,11 +83,14 @@ def _photograph(model: Path, exchanges: list[tuple[dict[str, Any], dict[str, Any
         options = ("--tokenizer", str(model), "--output", str(page))
         cli.main(["trace", *options, *files[:2], "--beside", *files[2:]])
         with browsing() as driver:
-            driver.set_window_size(1300, 720)
+            size = {"width": 1300, "height": 720, "deviceScaleFactor": 1, "mobile": False}
+            driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
             driver.get(page.as_uri())
             driver.execute_script("document.getElementById('text0').focus()")
-            active = driver.switch_to.active_element
-            active.send_keys("nn")  # the second edit is the end of thinking
+            # The last edit is the end of thinking.
+            driver.switch_to.active_element.send_keys(f"{Keys.END}p")
+            driver.execute_script("document.documentElement.style.overflow = 'hidden'")
+            driver.execute_script("window.scrollTo(0, 0)")
             driver.save_screenshot(str(SCREENSHOT))
 
 
