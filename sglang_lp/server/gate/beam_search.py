@@ -40,7 +40,7 @@ def check_beams(width: object, servings: Sequence[tuple[str, Serving]]) -> None:
     for name, link in servings:
         why = _why_not(link)
         if why is not None:
-            keeps_on = _KEEPS_ON.get(serving.name) if serving.flags.finishes else None
+            keeps_on = _KEEPS_ON.get(link.name) if link.flags.finishes else None
             raise _refused(width, name, why, f"send {keeps_on}, or " if keeps_on else "")
 
 
