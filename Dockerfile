@@ -14,7 +14,7 @@ ENTRYPOINT ["python", "-m", "sglang_router.launch_router", "--host", "0.0.0.0", 
 
 FROM lmsysorg/sglang:${SGLANG} AS server
 WORKDIR /opt/sglang-lp
-COPY pyproject.toml README.md LICENSE CHANGELOG.md ./
+COPY pyproject.toml hatch_build.py README.md LICENSE CHANGELOG.md ./
 COPY sglang_lp ./sglang_lp
 # SGLang comes with the image, at a version that the tests ran on; doctor says so, or the build ends.
 RUN pip install --no-cache-dir . && sglang-lp doctor

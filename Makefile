@@ -1,7 +1,7 @@
 # scripts/targets.py has the steps of every target; this file finds a Python to run them.
 
 PYTHON ?= python3
-TARGETS := env demo quick test check docs bench soak hunt evidence lock
+TARGETS := env model demo quick test check docs bench soak hunt evidence lock
 
 ifneq ($(filter-out help $(TARGETS),$(MAKECMDGOALS)),)
 $(error expected one of: help $(TARGETS); got: $(filter-out help $(TARGETS),$(MAKECMDGOALS)))

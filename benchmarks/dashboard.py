@@ -20,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import httpx
@@ -49,7 +50,9 @@ _SAMPLE = re.compile(r"^(sglang_lp_\w+)(?:\{(.*)\})? (\S+)$")
 _ALL = '{instance=~"$instance"}'
 _SUM = re.compile(r"sum(?: by \(([^)]*)\))? ?\(rate\((\w+)\[[^]]*\]\)\)")
 _AGE = re.compile(r"time\(\) - min by \(([^)]*)\) \((\w+)\)$")
-_COUNT = re.compile(r"count by \(([^)]*)\) \((\w+)\)$")
+_COUNT = re.compile(r"count by \(([^)]*)\) \(([^()]+|label_replace\(.*\))\)$")
+#: Keeps the part of a label's value that a pattern matches.
+_CUT = re.compile(r'label_replace\((\w+), "(\w+)", "\$1", "\2", "(.*)"\)$')
 
 
 #: Makes the body of a request by chance.
@@ -178,17 +181,24 @@ def keys_of(scrapes: Sequence[Scrape], metric: str) -> set[str]:
     return {key for one in scrapes for key in one.samples if key.partition("|")[0] == metric}
 
 
-def told_apart(key: str, labels: Sequence[str]) -> str:
-    """Return the values of labels of one key."""
+def told_apart(
+    key: str, labels: Sequence[str], patterns: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """Return the values of labels of one key, of some the first group of a pattern."""
     given = dict(re.findall(r'(\w+)="([^"]*)"', key))
+    for name, pattern in patterns.items():
+        if found := re.fullmatch(pattern, given[name]):
+            given[name] = found[1]
     return ": ".join(given[name] for name in labels)
 
 
 def counts(scrapes: Sequence[Scrape], metric: str, labels: Sequence[str]) -> dict[str, list[float]]:
     """Return ``count by (labels) (metric)`` at every reading but the first ``WINDOW``."""
     counted: dict[str, list[float]] = defaultdict(lambda: [0.0] * (len(scrapes) - WINDOW))
+    cut = _CUT.match(metric)
+    metric, patterns = (cut[1], {cut[2]: cut[3]}) if cut else (metric, {})
     for key in keys_of(scrapes, metric):
-        line = counted[told_apart(key, labels)]
+        line = counted[told_apart(key, labels, patterns)]
         for i in range(WINDOW, len(scrapes)):
             line[i - WINDOW] += key in scrapes[i].samples
     return dict(counted)
@@ -260,19 +270,23 @@ def draw(scrapes: Sequence[Scrape], file: Path) -> None:
     times = [one.at for one in scrapes[WINDOW:]]
     plt.rcParams.update({"font.size": 7, "svg.hashsalt": "sglang-lp"})
     rows = -(-len(panels) // 2)
-    figure, places = plt.subplots(rows, 2, figsize=(10, 2.1 * rows), constrained_layout=True)
+    figure, places = plt.subplots(rows, 2, figsize=(12, 2.2 * rows), constrained_layout=True)
     for panel, place in zip(panels, places.flat, strict=False):
         for target in panel["targets"]:
             for name, line in sorted(evaluate(scrapes, target["expr"]).items()):
                 place.plot(times, line, label=name or target["legendFormat"], linewidth=1)
+        defaults = panel["fieldConfig"]["defaults"]
         place.set_title(panel["title"], loc="left", fontweight="bold")
         place.set_xlim(times[0], times[-1])
-        place.set_ylim(0, 1.6 * place.get_ylim()[1])  # room for the legend
+        place.set_ylim(bottom=0)
+        place.set_xlabel("seconds")
+        place.set_ylabel(defaults["custom"]["axisLabel"])
         place.grid(alpha=0.3)
-        if place.lines:
-            place.legend(loc="upper left", frameon=False, fontsize=6)
+        if place.lines:  # the legend next to the lines, never over them
+            place.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=6)
         else:
-            place.text(0.5, 0.5, "No data", ha="center", va="center", transform=place.transAxes)
+            said = defaults.get("noValue", "No data")
+            place.text(0.5, 0.5, said, ha="center", va="center", transform=place.transAxes)
     save(figure, file)
 
 

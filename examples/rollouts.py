@@ -5,7 +5,8 @@ python examples/rollouts.py MODEL
 The engine writes answers under a thinking budget and a ban, Transformers replays them over the
 sampling masks, and a policy gradient leaves out forced tokens. The weights go back to the engine
 after each step. Each step prints the reward, the largest distance of an importance ratio from 1
-(with the masks, and without them) and the time left; the end prints the reward before and after.
+(with the masks, and without them) and the time left; the end prints the reward before and after, of
+more answers, each with its 95% interval.
 Any small causal language model will do, also with random weights.
 """
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,12 @@ def reward_of(answer: dict[str, Any]) -> float:
     return sum(token_id % 2 == 0 for token_id in output) / len(output)
 
 
+def told(answers: list[dict[str, Any]]) -> str:
+    """Return the mean reward of answers, with half the width of its 95% interval."""
+    rewards = torch.tensor([reward_of(answer) for answer in answers])
+    return f"{rewards.mean():.3f} ± {1.96 * rewards.std() / len(rewards) ** 0.5:.3f}"
+
+
 def train(model: Any, optimizer: Any, answers: list[dict[str, Any]]) -> None:
     """Make one policy-gradient step over the tokens that the model chose."""
     rewards = torch.tensor([reward_of(answer) for answer in answers])
@@ -119,20 +126,26 @@ def plot(model: Any, answer: dict[str, Any], path: str) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
-def main(name: str, steps: int, count: int, tokens: int, picture: str | None) -> None:
+def main(given: Namespace) -> None:
     """Train, and print a line for each step."""
     import sglang
 
+    name, steps, count, tokens = given.model, given.steps, given.answers, given.tokens
+    torch.manual_seed(given.seed)
     model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32).eval()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     device = {} if torch.cuda.is_available() else ON_CPU
     with (
         tempfile.TemporaryDirectory() as weights,
         sglang.Engine(
-            model_path=name, enable_custom_logit_processor=True, log_level="error", **device
+            model_path=name,
+            enable_custom_logit_processor=True,
+            log_level="error",
+            random_seed=given.seed,
+            **device,
         ) as engine,
     ):
-        rewards, began = [], time.monotonic()
+        before, began = told(write_answers(engine, given.judged, tokens)), time.monotonic()
         for step in range(steps):
             answers = write_answers(engine, count, tokens)
             with torch.no_grad():
@@ -141,17 +154,16 @@ def main(name: str, steps: int, count: int, tokens: int, picture: str | None) ->
                 max(float((one[which] - 1).abs().max()) for one in both) for which in (0, 1)
             )
             reward = sum(map(reward_of, answers)) / count
-            rewards.append(reward)
             print(f"step {step}: reward {reward:.3f}, ratio off by {masked:.1e}, else {free:.1e}")
-            if picture is not None and step == 0:
-                plot(model, answers[0], picture)
+            if given.plot is not None and step == 0:
+                plot(model, answers[0], given.plot)
             train(model, optimizer, answers)
             model.save_pretrained(weights)
             engine.update_weights_from_disk(str(Path(weights)))
             left = (time.monotonic() - began) / (step + 1) * (steps - step - 1)
             print(f"{steps - step - 1} steps left, {left:.0f} s", flush=True)
-        after = sum(map(reward_of, write_answers(engine, count, tokens))) / count
-        print(f"reward {rewards[0]:.3f} before, {after:.3f} after")
+        after = told(write_answers(engine, given.judged, tokens))
+        print(f"reward {before} before, {after} after, of {given.judged} answers each")
 
 
 if __name__ == "__main__":  # SGLang starts its processes by importing this file again
@@ -160,6 +172,9 @@ if __name__ == "__main__":  # SGLang starts its processes by importing this file
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--answers", type=int, default=8, help="of each step")
     parser.add_argument("--tokens", type=int, default=32, help="of each answer")
+    parser.add_argument(
+        "--judged", type=int, default=128, help="answers of the reward before and after"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the engine and of torch")
     parser.add_argument("--plot", metavar="FILE", help="draw the ratios of one answer, as SVG")
-    given = parser.parse_args()
-    main(given.model, given.steps, given.answers, given.tokens, given.plot)
+    main(parser.parse_args())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from scripts import environments
-from scripts.environments import ENV, FLEET, PYTHON
+from scripts.environments import DEMO_MODEL, ENV, FLEET, PYTHON
 from scripts.steps import Step
 
 __all__ = ["QUICK_ROOMS", "TARGETS", "Choice", "Target"]
@@ -85,16 +85,22 @@ DOCS = (
 SUITES = {
     "drafts": Choice(
         "further servers: every drafter, LoRA adapters, several ranks",
-        (*ENV, _python("pytest -m drafts", "pytest", "-m", "drafts", *ON_TWO_CORES)),
+        (*ENV, *DEMO_MODEL, _python("pytest -m drafts", "pytest", "-m", "drafts", *ON_TWO_CORES)),
     ),
     "fleet": Choice(
         "several servers: behind a router, prefill and decode apart, Ray",
-        (*ENV, *FLEET, Step("pytest -m fleet", (*ALONE, PYTHON, "-m", "pytest", "-m", "fleet"))),
+        (
+            *ENV,
+            *DEMO_MODEL,
+            *FLEET,
+            Step("pytest -m fleet", (*ALONE, PYTHON, "-m", "pytest", "-m", "fleet")),
+        ),
     ),
     "versions": Choice(
         "the core of the engine tests on each supported SGLang",
         (
             *ENV,
+            *DEMO_MODEL,
             *environments.OTHER_RELEASES,
             _python("the engine tests on each SGLang", "scripts.versions"),
         ),
@@ -103,6 +109,7 @@ SUITES = {
         "every function of the toolkit raises, in turn, on busy servers",
         (
             *ENV,
+            *DEMO_MODEL,
             *FLEET,
             Step(
                 "pytest -m faults",
@@ -126,7 +133,7 @@ SUITES = {
     ),
     "canary": Choice(
         "the newest SGLang on the registry: what moved",
-        (*ENV, *environments.CANARY, _python("what moved", "scripts.canary")),
+        (*ENV, *DEMO_MODEL, *environments.CANARY, _python("what moved", "scripts.canary")),
     ),
 }
 
@@ -168,7 +175,7 @@ PARTS = {
     ),
     "strict": Choice(
         "strict thinking compared with this toolkit",
-        (*ENV, _python("strict thinking and this toolkit", "benchmarks.rules.strict")),
+        (*ENV, *DEMO_MODEL, _python("strict thinking and this toolkit", "benchmarks.rules.strict")),
     ),
     "text": Choice(
         "what banned words and choices cost",
@@ -185,11 +192,13 @@ PARTS = {
 }
 
 TARGETS = {
-    "env": Target("sets up .venv and the demo model: minutes once, then a second", ENV),
+    "env": Target("sets up .venv: minutes of downloads once, then a second", ENV),
+    "model": Target("trains the demo model: a minute on two idle cores, once", (*ENV, *DEMO_MODEL)),
     "demo": Target(
         "shows the toolkit on a real SGLang server",
         (
             *ENV,
+            *DEMO_MODEL,
             *(replace(step, needed=False) for step in environments.SPEAKING),
             _python("demo", "demo"),
         ),
@@ -197,7 +206,7 @@ TARGETS = {
     "quick": Target("check, and the tests that need no SGLang: a minute", (*ENV, *CHECK, QUICK)),
     "test": Target(
         "check, and every test but those of a suite",
-        (*ENV, *CHECK, _python("pytest", "pytest", *ON_TWO_CORES)),
+        (*ENV, *DEMO_MODEL, *CHECK, _python("pytest", "pytest", *ON_TWO_CORES)),
         "SUITE",
         SUITES,
     ),
@@ -221,6 +230,7 @@ TARGETS = {
         "ten minutes of random requests, every answer checked",
         (
             *ENV,
+            *DEMO_MODEL,
             _python("ten minutes of random requests", "benchmarks.soak.run"),
             _python(
                 "a search for a request that thinks more than the ceiling",
@@ -231,7 +241,7 @@ TARGETS = {
     ),
     "hunt": Target(
         "searches for a request that breaks a promise; MINUTES=10 SEED=1",
-        (*ENV, _python("a search for broken promises", "hunt")),
+        (*ENV, *DEMO_MODEL, _python("a search for broken promises", "hunt")),
         options=("MINUTES", "SEED"),
     ),
     "evidence": Target(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from benchmarks.pages import Part
@@ -63,12 +63,15 @@ def page_block(results: Mapping[str, Any]) -> str:
             "",
             "### Steps",
             "",
-            *table(
-                (
-                    *("request", "rows", "first step", "each step", "slowest step"),
-                    *("slowest, per row", "neighbour joins, leaves"),
+            *_folded(
+                f"{len(served)} requests",
+                table(
+                    (
+                        *("request", "rows", "first step", "each step", "slowest step"),
+                        *("slowest, per row", "neighbour joins, leaves"),
+                    ),
+                    (_steps(case, fill) for case in served),
                 ),
-                (_steps(case, fill) for case in served),
             ),
             "",
             "Lower bounds for work on so many rows, on the same machine:",
@@ -77,9 +80,12 @@ def page_block(results: Mapping[str, Any]) -> str:
             "",
             "### Arrival and memory",
             "",
-            *table(
-                ("request", "rows", "prompt", "HTTP process", "scheduler", "memory"),
-                (_arrival(case) for case in served),
+            *_folded(
+                f"{len(served)} requests",
+                table(
+                    ("request", "rows", "prompt", "HTTP process", "scheduler", "memory"),
+                    (_arrival(case) for case in served),
+                ),
             ),
             "",
             "### Found by the search",
@@ -87,14 +93,22 @@ def page_block(results: Mapping[str, Any]) -> str:
             "For each processor the most expensive request that the search found.",
             "Its slowest step is given as time and as a multiple of one row's `fill_`.",
             "",
-            *(
-                f"- `{found['processor']}`: {duration(1000 * found['most_ms'])},"
-                f" {found['most_ms'] / fill:.3g} times `fill_`, of {found['tried']} requests:"
-                f" {found['request']}"
-                for found in results["search"]
+            *_folded(
+                f"{len(results['search'])} processors",
+                (
+                    f"- `{found['processor']}`: {duration(1000 * found['most_ms'])},"
+                    f" {found['most_ms'] / fill:.3g} times `fill_`, of {found['tried']} requests:"
+                    f" {found['request']}"
+                    for found in results["search"]
+                ),
             ),
         ]
     )
+
+
+def _folded(summary: str, lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines that a page shows when its reader asks for them."""
+    yield from ("<details>", f"<summary>{summary}</summary>", "", *lines, "", "</details>")
 
 
 PART = Part("bounds", "bounds.md", page_block)

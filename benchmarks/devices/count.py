@@ -2,7 +2,7 @@
 
 A fake GPU (``support.fakes.gpu``) counts operations, copies and waits of every kind of work, and
 the bytes that a step allocates on the device. It takes no time and has no noise.
-``docs/performance.md`` shows the table.
+``docs/performance-gpu.md`` shows the table.
 """
 
 from __future__ import annotations
@@ -565,7 +565,7 @@ def main() -> int:
     """Count everything, and renew the page."""
     counted = page_block()
     print(counted)
-    renew("performance.md", "devices", counted)
+    renew("performance-gpu.md", "devices", counted)
     return 0
 
 

@@ -81,7 +81,7 @@ def page_block(results: Mapping[str, Any]) -> str:
     return "\n".join([*lines, *table(head, rows)])
 
 
-PART = Part("at-work", "performance.md", page_block)
+PART = Part("at-work", "performance-drafts.md", page_block)
 
 
 def main() -> int:

@@ -127,7 +127,7 @@ def page_block(results: Mapping[str, Any]) -> str:
     )
 
 
-PART = Part("drafts", "performance.md", page_block)
+PART = Part("drafts", "performance-drafts.md", page_block)
 
 
 def show(results: Mapping[str, Any]) -> int:

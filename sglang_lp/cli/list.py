@@ -25,13 +25,7 @@ def add(verbs: Any) -> None:
         "custom_params and an example.",
     )
     parser.add_argument("name", metavar="NAME", nargs="?", help="a built-in processor")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print JSON, with all parameters")
-    form.add_argument(
-        "--markdown",
-        action="store_true",
-        help="print a page with requests to copy: docs/processors.md",
-    )
+    parser.add_argument("--json", action="store_true", help="print JSON, with all parameters")
     parser.add_argument(
         "--url", help="print the processors and profiles that this server allows instead"
     )
@@ -40,17 +34,12 @@ def add(verbs: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from sglang_lp import builtins
-    from sglang_lp.cli.describe import summary, write_page
+    from sglang_lp.cli.describe import summary
 
     if arguments.url is not None:
-        if arguments.name or arguments.markdown:
-            raise UsageError("--url: expected neither NAME nor --markdown; it lists a server")
-        return _list_server(arguments.url, as_json=arguments.json)
-    if arguments.markdown:
         if arguments.name:
-            raise UsageError("--markdown: expected no NAME; the page has all processors")
-        say(write_page().rstrip())
-        return 0
+            raise UsageError("--url: expected no NAME; it lists a server")
+        return _list_server(arguments.url, as_json=arguments.json)
     names = sorted(builtins.__all__, key=str.lower)
     if arguments.name:
         names = [_known(arguments.name)]

@@ -43,7 +43,7 @@ def _head(trace: Trace) -> Iterator[str]:
     for note in trace.notes:
         yield f"note       {note}"
     count = len(trace.problems)
-    yield f"problems   {f'{count}, the first at token {trace.problems[0]}' if count else 'none'}"
+    yield f"problems   {f'{count}, the first at position {trace.problems[0]}' if count else 'none'}"
 
 
 def _body(trace: Trace) -> Iterator[str]:

@@ -50,7 +50,7 @@ class Pane {
 
   summary() {
     const said = this.blocks.map(
-      (block) => `thinking from token ${block.start} to ${block.stop - 1}, ` +
+      (block) => `thinking at positions ${block.start} to ${block.stop - 1}, ` +
         (block.closed ? `closed by ${block.closed}` : "not closed"));
     const edited = this.kinds.reduce((sum, kind) => sum + (kind >= 0), 0);
     said.push(`${edited} of ${this.count} tokens edited`);
@@ -157,7 +157,7 @@ class Pane {
 }
 
 function describe(pane, i) {
-  const parts = [make("h2", {}, `Token ${i + 1} of ${pane.count}: `, make("code", {}, pane.nameOf(i)), ` id ${pane.ids[i]}, position ${i}`)];
+  const parts = [make("h2", {}, `Position ${i} of 0 to ${pane.count - 1}: `, make("code", {}, pane.nameOf(i)), ` id ${pane.ids[i]}`)];
   if (pane.problems[i]) parts.push(make("p", { class: "alarm" }, pane.problems[i]));
   const block = pane.blocks.find((one) => one.start <= i && i < one.stop);
   const edits = pane.happened[i] || [];
@@ -244,7 +244,7 @@ function heading(pane) {
     parts.push(make("p", { class: "say" }, `Throughout: ${edit.words}`), pane.list(edit, 12));
   }
   const wrong = Object.keys(pane.problems).length;
-  if (wrong) parts.push(make("p", { class: "alarm" }, `${wrong} of ${pane.count} tokens contradict the request, the first is token ${+Object.keys(pane.problems)[0] + 1}: the server ran without the processor or with other parameters, or this is another request's answer.`));
+  if (wrong) parts.push(make("p", { class: "alarm" }, `${wrong} of ${pane.count} tokens contradict the request, the first at position ${Object.keys(pane.problems)[0]}: the server ran without the processor or with other parameters, or this is another request's answer.`));
   for (const note of pane.notes) parts.push(make("p", { class: "alarm" }, note));
   parts.push(make("p", { class: "say dim" }, pane.summary() + (pane.finish ? `; ended by ${pane.finish}` : "")));
   return make("div", { class: "pane" }, ...parts);

@@ -19,8 +19,10 @@ READ = [
     page
     for page in PAGES
     if page.startswith(("docs/", "scripts/", "README", "SECURITY", "CONTRIBUTING"))
-    and page != "docs/processors.html"
 ]
+#: Pages for readers end before this height in a wide window, in pixels. Pages made of docstrings
+#: are for looking up.
+HEIGHT = 12_000
 PLOTS = sorted(path.stem for path in (Path(__file__).parents[2] / "docs" / "plots").glob("*.svg"))
 WIDE, NARROW = (1280, 800), (390, 844)
 SCREENS = 3
@@ -60,6 +62,9 @@ for (const element of main.querySelectorAll("*")) {
 }
 for (const {clientWidth, scrollWidth, firstChild} of main.querySelectorAll(".table-wrapper")) {
   if (wide && scrollWidth > clientWidth) tell("scrolls in a wide window", firstChild);
+}
+for (const block of wide ? main.querySelectorAll("pre") : []) {
+  if (block.scrollWidth > block.clientWidth) tell("scrolls in a wide window", block);
 }
 return found;
 """
@@ -103,6 +108,20 @@ def test_a_heading_comes_every_three_screens_of_text(opened, page):
     assert [one for one in stretches if one[1] > SCREENS * WIDE[1]] == []
 
 
+@pytest.mark.parametrize("page", [page for page in READ if not page.startswith("docs/api/")])
+def test_a_page_is_no_longer_than_its_reader_scrolls(opened, page):
+    assert opened(page, WIDE).run("return document.documentElement.scrollHeight") <= HEIGHT
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/processors/")])
+def test_the_request_of_a_processor_is_on_the_first_screen(opened, page):
+    end = opened(page, WIDE).run(
+        "return document.querySelector('.highlight-sh').getBoundingClientRect().bottom"
+    )
+
+    assert end <= WIDE[1]
+
+
 @pytest.mark.parametrize(
     ("html", "how"),
     [
@@ -111,6 +130,7 @@ def test_a_heading_comes_every_three_screens_of_text(opened, page):
             "beyond its column",
         ),
         ("<table><tr><td style='min-width: 2000px'>wide</table>", "beyond its column"),
+        ("<div class='highlight'><pre>" + "word " * 50, "scrolls in a wide window"),
         ("<p style='white-space: nowrap'>" + "word " * 500, "beyond its column"),
         ("<p style='white-space: nowrap; overflow: hidden'>" + "word " * 500, "cut"),
         (

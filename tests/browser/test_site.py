@@ -17,8 +17,8 @@ ROOT_PAGE = "index.html"
 PAGES = sorted({path.relative_to(SITE).as_posix() for path in SITE.rglob("*.html")} - {ROOT_PAGE})
 
 
-def test_the_site_has_the_pages_of_all_three_paths():
-    wanted = {"docs/index", "README", "SECURITY", "CHANGELOG", "docs/processors"}
+def test_the_site_has_the_pages_of_every_path():
+    wanted = {"docs/index", "README", "SECURITY", "CHANGELOG", "docs/processors", "docs/rollouts"}
     wanted |= {f"docs/start/{path}" for path in ("requests", "server", "processor")}
 
     assert {f"{page}.html" for page in wanted} <= {*PAGES}
@@ -93,6 +93,22 @@ def search(browser, url, words):
     """)
 
 
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("banned words", "processors/BadWordsLogitProcessor"),
+        ("json", "structured"),
+        ("semantic id", "catalogues"),
+        ("systemd", "deploying"),
+        ("thinking budget", "processors/ThinkingBudgetLogitProcessor"),
+    ],
+)
+def test_the_search_shows_the_page_that_is_meant_among_the_first_three(browser, words, page):
+    links, _ = search(browser, SITE.as_uri(), words)
+
+    assert f"docs/{page}.html" in " ".join(links[:3])
+
+
 def test_the_search_works_in_a_folder(browser):
     links, snippets = search(browser, SITE.as_uri(), "thinking budget")
 
@@ -123,6 +139,6 @@ def test_a_served_site_finds_a_processor_by_its_name_and_shows_what_stands_aroun
 ):
     links, snippets = search(browser, served, "CiteFromPromptLogitProcessor")
 
-    assert any("docs/processors.html" in link for link in links)
+    assert "docs/processors/CiteFromPromptLogitProcessor.html" in links[0]
     assert any("CiteFromPromptLogitProcessor" in snippet for snippet in snippets)
     assert {urlsplit(url).hostname for url in browser.requests} <= {"127.0.0.1", None}

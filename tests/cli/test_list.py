@@ -2,26 +2,15 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
 from sglang_lp import builtins
 from sglang_lp.cli import main
-from sglang_lp.cli.describe import find_base, list_parameters
+from sglang_lp.cli.describe import list_parameters
 from sglang_lp.client import attach
 from sglang_lp.wire.names import LIST_PATH
 from support.servers.listening import Answered, listening
-
-PAGE = Path(__file__).parents[2] / "docs" / "processors.md"
-
-
-def test_the_page_is_current(capsys):
-    assert main(["list", "--markdown"]) == 0
-    assert PAGE.read_text() == capsys.readouterr().out, (
-        "docs/processors.md is not what the classes say; write it anew with "
-        "`sglang-lp list --markdown > docs/processors.md`"
-    )
 
 
 @pytest.mark.parametrize("name", builtins.__all__)
@@ -53,7 +42,6 @@ def test_the_list_names_every_processor_and_fits_a_terminal(capsys):
 def test_a_name_that_does_not_exist_gets_the_one_that_was_meant(capsys):
     assert main(["list", "BadWords"]) == 2
     assert "did you mean BadWordsLogitProcessor?" in capsys.readouterr().err
-    assert main(["list", "BadWordsLogitProcessor", "--markdown"]) == 2
 
 
 @pytest.mark.parametrize("name", builtins.__all__)
@@ -62,27 +50,6 @@ def test_every_parameter_has_its_meaning_and_its_range_in_words(name):
         assert parameter.about
         assert "None" not in parameter.kind + parameter.default
         assert "any value" not in parameter.kind
-
-
-def test_every_request_on_the_page_carries_the_example():
-    bodies = re.findall(r"-d '(\{.*?\n\})'", PAGE.read_text(), re.DOTALL)
-    names = [name for name in builtins.__all__ if find_base(getattr(builtins, name)) is None]
-
-    assert {json.loads(body)["custom_logit_processor"] for body in bodies} == {*names}
-    for body in map(json.loads, bodies):
-        params = body["sampling_params"]["custom_params"]
-        assert params == getattr(builtins, body["custom_logit_processor"]).example
-
-
-def test_every_attach_on_the_page_makes_the_request_of_the_example():
-    calls = re.findall(r"^processor = (.+)$", PAGE.read_text(), re.MULTILINE)
-
-    for call in calls:
-        made = eval(call, {"attach": attach})
-        assert made.custom_params == made.processor.example
-    assert len(calls) == sum(
-        find_base(getattr(builtins, name)) is None for name in builtins.__all__
-    )
 
 
 def test_nothing_that_is_printed_has_marks_of_a_docstring(capsys):
@@ -152,10 +119,9 @@ def test_the_list_of_a_server_is_json_for_a_program(capsys):
     assert json.loads(capsys.readouterr().out) == LISTED
 
 
-@pytest.mark.parametrize("more", ["DRYLogitProcessor", "--markdown"])
-def test_a_server_is_listed_whole(more, capsys):
-    assert main(["list", "--url", "http://127.0.0.1:1", more]) == 2
-    assert "expected neither NAME nor --markdown" in capsys.readouterr().err
+def test_a_server_is_listed_whole(capsys):
+    assert main(["list", "--url", "http://127.0.0.1:1", "DRYLogitProcessor"]) == 2
+    assert "expected no NAME" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("answered", [Answered(404), Answered(200, {}), Answered(200, b"<html>")])

@@ -78,7 +78,7 @@ BEAMS: list[tuple[str, dict[str, Any]]] = [
     for processor in (REPEATS, CHOICE)
 ]
 #: Hooks that SGLang calls in the thread that serves all requests, where no single request can get
-#: the error: an exception that passes them ends the server. docs/operating.md lists the same hooks.
+#: the error: an exception that passes them ends the server. docs/monitoring.md lists them.
 ENDS = {
     ("server/scheduler/beams/results", "finish"),
     ("server/scheduler/beams/results", "tell"),
@@ -401,7 +401,7 @@ def test_no_answer_is_wrong_and_a_success_whatever_part_of_a_step_raises(server)
 
 
 def test_the_page_for_operators_names_the_hooks_that_end_a_server():
-    page = (ROOT / "docs/operating.md").read_text()
+    page = (ROOT / "docs/monitoring.md").read_text()
     table = page.partition("## When this toolkit itself fails")[2].partition("##")[0]
     assert {*re.findall(r"`(\w+)`(?=.* \| )", table)} == {name for _, name in ENDS}
 

@@ -122,7 +122,7 @@ def test_the_training_loop_of_the_page_has_ratios_of_1(tiny, tmp_path):
     run = subprocess.run(
         [
             *(sys.executable, "examples/rollouts.py", tiny, "--plot", picture),
-            *("--steps", "2", "--answers", "4", "--tokens", "20"),
+            *("--steps", "2", "--answers", "4", "--tokens", "20", "--judged", "16", "--seed", "7"),
         ],
         capture_output=True,
         text=True,
@@ -139,7 +139,8 @@ def test_the_training_loop_of_the_page_has_ratios_of_1(tiny, tmp_path):
         assert float(with_masks) < TOLERANCE
         assert float(without) > 0.5
     assert "\n1 steps left, " in run.stdout
-    assert re.search(r"^reward [\d.]+ before, [\d.]+ after$", run.stdout, re.MULTILINE)
+    judged = r"^reward 0\.\d+ ± 0\.\d+ before, 0\.\d+ ± 0\.\d+ after, of 16 answers each$"
+    assert re.search(judged, run.stdout, re.MULTILINE)
     assert picture.read_text().startswith("<?xml")
 
 

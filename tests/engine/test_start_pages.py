@@ -95,6 +95,21 @@ def test_the_python_of_the_page_for_requests_runs(started):
     assert "did you mean 'words'?" in said
 
 
+def test_the_recipes_run(started):
+    recipes = "".join(blocks("../recipes.md", "python"))
+    asked = recipes.count("print(ask(")
+
+    code = recipes.replace(CURL, started.url).replace("print(ask(", "print('>', ask(")
+    code = code.replace("**more,\n", "temperature=0,\n**more,\n", 1)
+    said = run([sys.executable, "-c", code], env=environment({}))
+    answers = [one.strip() for one in said.removeprefix("> ").split("\n> ")]
+    assert len(answers) == asked
+    assert '{"answer": "' in answers[0]
+    assert answers[1] in {"yes", "no", "I do not know"}
+    # An answer that ends inside of its thoughts has no word of the answer.
+    assert "source:" in answers[3] or "</think>" not in answers[3]
+
+
 def test_the_commands_of_the_pages_run(started):
     for words in commands("requests.md"):
         run([sys.executable, "-m", "sglang_lp", *words[1:]], env=environment({}))

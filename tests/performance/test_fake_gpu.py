@@ -131,7 +131,7 @@ def test_what_waits_for_the_device_is_seen(wait):
 
 
 def test_the_page_shows_what_is_counted():
-    page = (ROOT / "docs" / "performance.md").read_text()
+    page = (ROOT / "docs" / "performance-gpu.md").read_text()
     shown = page.partition("begin: benchmarks.devices")[2].partition("<!-- end")[0]
 
     for kind in KINDS[:4]:

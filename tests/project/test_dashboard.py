@@ -1,4 +1,4 @@
-"""The Grafana dashboard and the page about operating a server are about metrics that exist."""
+"""The Grafana dashboard and the page about monitoring are about metrics that exist."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,8 @@ from support.models.vocabularies import byte_level
 DOCS = Path(__file__).parents[2] / "docs"
 DASHBOARD = orjson.loads((DOCS / "grafana.json").read_bytes())
 PANELS = DASHBOARD["panels"]
-PAGE = (DOCS / "operating.md").read_text()
+PAGE = (DOCS / "monitoring.md").read_text()
+DECISIONS = (DOCS / "operating.md").read_text()
 
 #: What a histogram is scraped as.
 PARTS = re.compile(r"(?<=_seconds)_(bucket|sum|count)$")
@@ -57,7 +58,7 @@ def test_every_query_is_about_the_chosen_servers():
 def scrapes():
     """Return the metrics of two servers whose counters grow evenly, the second's twice as fast."""
     kinds = {
-        'sglang_lp_info|version="1",policy="f"': 0.0,
+        'sglang_lp_info|version="1",policy="0123456789abcdef"': 0.0,
         'sglang_lp_requests_total|processor="A"': 2.0,
         'sglang_lp_requests_total|processor="B"': 3.0,
         'sglang_lp_thinking_blocks_total|ended="budget"': 2.0,
@@ -113,7 +114,7 @@ def test_the_picture_evaluates_every_query_as_prometheus_does():
         "Time of a step in processors": [{"": pytest.approx(0.001)}, {"": pytest.approx(0.00198)}],
         "Steps that waited for tokens": [{"": 0.25}],
         "Contradictions": [{"B": 6.0}],
-        "Servers by version and policy": [{"1: f": 2.0}],
+        "Servers by version and policy": [{"1: 0123456789ab": 2.0}],
         "Items in answers": [{"c": 9.0}],
         # Of the older file, the second server's: 8 - (-16).
         "Age of catalogues": [{"c": 24.0}],
@@ -148,7 +149,7 @@ def test_the_page_explains_every_metric_and_no_other():
     assert metrics_of(PAGE) == {*NAMES}
 
 
-@pytest.mark.parametrize("example", re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL))
+@pytest.mark.parametrize("example", re.findall(r"```toml\n(.*?)```", DECISIONS, re.DOTALL))
 def test_every_policy_on_the_page_can_be_served(example, tmp_path):
     path = tmp_path / "policy.toml"
     path.write_text(example)
@@ -159,3 +160,20 @@ def test_every_policy_on_the_page_can_be_served(example, tmp_path):
     rules = Rules(policy, Verifier(policy).resolve)
     rules.fit(ServedModel(tokenizer, 400, (0,)))
     assert policy.fields or not rules.is_empty
+
+
+def test_every_panel_says_what_it_counts_and_what_it_means_to_be_empty():
+    may_be_empty = {
+        panel["title"] for panel in PANELS if "noValue" in panel["fieldConfig"]["defaults"]
+    }
+
+    assert all(panel["fieldConfig"]["defaults"]["custom"]["axisLabel"] for panel in PANELS)
+    always = {
+        "Requests by processor",
+        "Time of a step in processors",
+        "Steps that waited for tokens",
+    }
+    assert {panel["title"] for panel in PANELS} - may_be_empty == {
+        *always,
+        "Servers by version and policy",
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import importlib
 import inspect
 import re
@@ -45,6 +46,23 @@ def test_the_python_compiles_and_what_it_imports_of_the_toolkit_exists(page):
 
 
 @pages
+def test_every_name_in_the_python_of_a_page_is_defined_there(page):
+    known = {*dir(builtins)}
+    for block in blocks(page, "python"):
+        if "# No:" in block or block.lstrip().startswith("def check_vocabulary"):
+            continue
+        nodes = [*ast.walk(ast.parse(block))]
+        names = [one for one in nodes if isinstance(one, ast.Name)]
+        known |= {one.id for one in names if isinstance(one.ctx, ast.Store)}
+        for one in nodes:
+            if not isinstance(one, ast.keyword):
+                given = (getattr(one, kind, None) for kind in ("name", "asname", "arg"))
+                known |= {name.partition(".")[0] for name in given if name}
+
+        assert {one.id for one in names} <= known, block
+
+
+@pages
 def test_the_toml_and_the_commands_are_valid(page, capsys):
     for block in blocks(page, "toml"):
         tomllib.loads(block)
@@ -76,6 +94,14 @@ def test_the_policy_of_ten_minutes_for_a_server_passes_the_check_of_the_page(tmp
     ]
     for command in (one for one in commands if "--url" not in one):
         assert cli.main(command.split()) == 0
+
+
+def test_the_page_on_installing_has_every_extra():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    page = (ROOT / "docs" / "install.md").read_text()
+
+    extras = {*re.findall(r"^\|.*`sglang-lp\[(\w+)\]`.*\| \d", page, re.MULTILINE)}
+    assert extras == {*project["optional-dependencies"]}
 
 
 def test_ten_minutes_for_requests_show_the_message_that_comes(capsys):

@@ -83,6 +83,24 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert f"{info}/licenses/LICENSE" in held
 
 
+def test_an_index_of_packages_can_follow_every_link_of_the_description(wheel):
+    info = f"{'-'.join(wheel.name.split('-')[:2])}.dist-info"
+    metadata = ZipFile(wheel).read(f"{info}/METADATA").decode()
+    version = re.search(r"^Version: (.+)$", metadata, re.MULTILINE)[1]
+    description = metadata.partition("\n\n")[2]
+    at = re.compile(
+        rf"https://github\.com/sglang-lp/sglang-lp/(?:blob|raw)/v{re.escape(version)}/([^#)]+)"
+    )
+
+    links = re.findall(r"\]\(([^)]+)\)", description)
+    assert len(links) == len(re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text()))
+    assert [link for link in links if not link.startswith("https://")] == []
+    ours = [found[1] for link in links if (found := at.match(link))]
+    assert len(ours) > 10
+    assert [path for path in ours if not (ROOT / path).exists()] == []
+    assert all("/raw/" in image for image in re.findall(r"!\[[^\]]*\]\((\S+)\)", description))
+
+
 @pytest.mark.parametrize("module", ["torch", "sglang", "transformers", "numpy"])
 def test_the_clean_environment_does_not_have(module, clean):
     found = f"import importlib.util; print(importlib.util.find_spec({module!r}))"

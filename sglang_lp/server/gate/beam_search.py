@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sglang_lp.builtins import CatalogueLogitProcessor, LoopBreakerLogitProcessor
 from sglang_lp.errors import RequestError, Unsupported, shown
 from sglang_lp.policy.thinking import is_thinking_budget
 from sglang_lp.request import History
@@ -13,6 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sglang_lp.links import Serving
+
+#: Parameters with which a built-in that may end the answer does not end it.
+_KEEPS_ON = {
+    CatalogueLogitProcessor.__name__: '"ends_answer": false',
+    LoopBreakerLogitProcessor.__name__: '"action": "ban"',
+}
 
 
 def check_beams(width: object, servings: Sequence[tuple[str, Serving]]) -> None:
@@ -33,12 +40,13 @@ def check_beams(width: object, servings: Sequence[tuple[str, Serving]]) -> None:
     for name, link in servings:
         why = _why_not(link)
         if why is not None:
-            raise _refused(width, name, why)
+            keeps_on = _KEEPS_ON.get(link.name) if link.flags.finishes else None
+            raise _refused(width, name, why, f"send {keeps_on}, or " if keeps_on else "")
 
 
-def _refused(width: int, name: str, why: str) -> Unsupported:
+def _refused(width: int, name: str, why: str, remedy: str = "") -> Unsupported:
     return Unsupported(
-        f"beam_width: expected 1 with {name}, got {width}: {why}; leave out one of them"
+        f"beam_width: expected 1 with {name}, got {width}: {why}; {remedy}leave out one of them"
     )
 
 

@@ -2,7 +2,7 @@
 
 Each process writes its own files of ``prometheus_client``'s multiprocess mode, which SGLang sets
 up, and the HTTP process adds them up. Every label has values of a fixed set: classes that the
-operator allowed, catalogues of the policy, gates, reasons. ``docs/operating.md`` explains each
+operator allowed, catalogues of the policy, gates, reasons. ``docs/monitoring.md`` explains each
 metric.
 
 The label ``processor`` names a processor that the client may know of. A request with several of

@@ -131,7 +131,7 @@ def test_a_refused_request_stays_as_it_is_and_is_counted_at_this_gate(
 LOOPS = LoopBreakerLogitProcessor.to_str()
 BEAMS = (
     "beam_width: expected 1 with LoopBreakerLogitProcessor, got 2: it may end the answer, and "
-    "cannot end one beam of several; leave out one of them"
+    'cannot end one beam of several; send "action": "ban", or leave out one of them'
 )
 
 

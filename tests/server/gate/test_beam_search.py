@@ -1,8 +1,15 @@
 """The processors that a beam search refuses, as docs/beams.md has them."""
 
+import json
+
+import msgspec
 import pytest
 
-from sglang_lp.builtins import ThinkingBudgetLogitProcessor
+from sglang_lp.builtins import (
+    CatalogueLogitProcessor,
+    LoopBreakerLogitProcessor,
+    ThinkingBudgetLogitProcessor,
+)
 from sglang_lp.errors import RequestError, Unsupported
 from sglang_lp.links import Serving
 from sglang_lp.processor import LogitProcessor
@@ -66,6 +73,23 @@ def test_what_cannot_follow_each_beam_is_refused_by_name(kind, why, made):
 @pytest.mark.parametrize("kind", [Follows, NoForkAndNoHistory])
 def test_what_can_is_not(kind, made):
     check(made(kind))
+
+
+@pytest.mark.parametrize(
+    ("kind", "params"),
+    [
+        (CatalogueLogitProcessor, {"catalogue": "products", "ends_answer": False}),
+        (LoopBreakerLogitProcessor, {"action": "ban"}),
+    ],
+)
+def test_the_error_names_the_parameter_with_which_a_built_in_searches_beams(kind, params):
+    (sent,) = {*params} - {"catalogue"}
+    with pytest.raises(Unsupported) as refused:
+        check(alone(kind))
+
+    assert f'; send "{sent}": {json.dumps(params[sent])}, or leave out' in str(refused.value)
+    served = kind().serving(msgspec.convert(params, kind.Params))
+    check([Serving(served, None)])
 
 
 def test_before_0_5_23_every_processor_is_refused(monkeypatch):
