@@ -116,9 +116,12 @@ def test_ten_minutes_for_requests_show_the_message_that_comes(capsys):
     assert promised in capsys.readouterr().out
 
 
-def test_the_presets_that_think_less_are_what_a_server_takes_as_requests_and_as_profiles(tmp_path):
+def test_the_presets_that_think_less_are_what_a_server_takes_as_requests_and_as_profiles(
+    tmp_path, monkeypatch
+):
     page, client = ROOT / "docs" / "think-less.md", MagicMock()
-    names = {"client": client, "request": {}}
+    monkeypatch.setattr("openai.OpenAI", lambda **_: client)
+    names = {}
     for block in blocks(page, "python"):
         exec(compile(block, page.name, "exec"), names)  # our own page
     (toml,) = blocks(page, "toml")
