@@ -207,6 +207,21 @@ def test_a_route_without_processors_answers_who_names_none(server):
         assert "custom logit processor on" not in ask(server, path, {"model": "tiny"}).text
 
 
+@pytest.mark.parametrize(
+    ("path", "field", "known"),
+    [
+        ("/parse_function_call", "tool_call_parser", "qwen25"),
+        ("/separate_reasoning", "reasoning_parser", "qwen3"),
+    ],
+)
+def test_a_parser_that_sglang_lacks_is_refused(server, path, field, known):
+    for named in ({}, {field: "qwen99"}, {field: ""}):
+        answer = ask(server, path, {"text": "a", **named})
+        assert answer.status_code == 400, answer.text
+        assert field in answer.text
+    assert ask(server, path, {"text": "a", field: known}).status_code == 200
+
+
 def test_a_seed_of_ollamas_is_the_seed_of_sglang(server):
     options = {"num_predict": 2, "seed": 5}
     answer = ask(server, "/api/chat", {**CHAT, "stream": False, "options": options})

@@ -11,6 +11,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
 
+from sglang_lp.server.front.parsers import check_reasoning_parser, check_tool_parser
 from sglang_lp.server.front.places import (
     check_generate,
     check_ollama,
@@ -52,6 +53,7 @@ class Route(NamedTuple):
         kind: How it treats processors.
         shape: Where a route that runs processors has them.
         why: Why a route refuses processors, as a relative clause.
+        check: Raises ``RequestError`` for a parsed body that SGLang would answer with HTTP 500.
         since: The first SGLang that has it.
         until: The last SGLang that has it; ``None``: the newest still has.
         needs: Environment variable without which SGLang has no such route.
@@ -62,6 +64,7 @@ class Route(NamedTuple):
     kind: Kind
     shape: Shape | None = None
     why: str = ""
+    check: Callable[[Any], None] | None = None
     since: str = OLDEST
     until: str | None = None
     needs: str | None = None
@@ -174,8 +177,8 @@ ROUTES: tuple[Route, ...] = (
     _Without("/detokenize", "openai_v1_detokenize"),
     _Without("/v1/detokenize", "openai_v1_detokenize"),
     _Without("/v1/messages/count_tokens", "anthropic_v1_count_tokens"),
-    _Without("/parse_function_call", "parse_function_call_request"),
-    _Without("/separate_reasoning", "separate_reasoning_request"),
+    _Without("/parse_function_call", "parse_function_call_request", check=check_tool_parser),
+    _Without("/separate_reasoning", "separate_reasoning_request", check=check_reasoning_parser),
     _Without("/open_session", "open_session"),
     _Without("/close_session", "close_session"),
     _Without("/v1/responses/{response_id}", "v1_retrieve_responses"),
@@ -238,7 +241,7 @@ def check(scope: Mapping[str, Any], body: Any) -> None:
 
     Raises:
         RequestError: A field for a processor is misspelled, in the wrong place, or on a route that
-            runs none.
+            runs none; or the body names a parser that SGLang lacks.
     """
     route = find(scope)
     if route is not None:
@@ -255,6 +258,8 @@ def _check(route: Route, body: Any) -> None:
         route.shape.check(body)
     elif route.kind is Kind.REFUSED:
         refuse_named(body, route.path, route.why)
+    if route.check is not None:
+        route.check(body)
 
 
 def walk(app: Any) -> Iterator[tuple[str | None, Any]]:
