@@ -11,12 +11,16 @@ from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
 
-from sglang_lp.server.front.parsers import check_reasoning_parser, check_tool_parser
 from sglang_lp.server.front.places import (
     check_generate,
     check_ollama,
     check_openai,
     refuse_named,
+)
+from sglang_lp.server.front.refused_values import (
+    check_reasoning_parser,
+    check_response_format,
+    check_tool_parser,
 )
 from sglang_lp.server.front.vertex import check_vertex
 from sglang_lp.server.versions import OLDEST
@@ -88,6 +92,7 @@ _SCORES = "which generates no text"
 _HEARS = "which SGLang gives no processor"
 
 _Honoured = partial(Route, kind=Kind.HONOURED)
+_Chat = partial(_Honoured, shape=_OPENAI, check=check_response_format)
 _Scoring = partial(Route, kind=Kind.REFUSED, why=_SCORES)
 _Hearing = partial(Route, kind=Kind.REFUSED, why=_HEARS)
 _Administrators = partial(Route, kind=Kind.ADMINISTRATORS)
@@ -95,11 +100,11 @@ _Without = partial(Route, kind=Kind.WITHOUT)
 
 ROUTES: tuple[Route, ...] = (
     _Honoured("/generate", "generate_request", shape=_GENERATE),
-    _Honoured("/v1/chat/completions", "openai_v1_chat_completions", shape=_OPENAI),
+    _Chat("/v1/chat/completions", "openai_v1_chat_completions"),
     _Honoured("/v1/completions", "openai_v1_completions", shape=_OPENAI),
     _Honoured("/v1/responses", "v1_responses_request", shape=_OPENAI),
     _Honoured("/v1/messages", "anthropic_v1_messages", shape=_OPENAI),
-    _Honoured("/invocations", "sagemaker_chat_completions", shape=_OPENAI),
+    _Chat("/invocations", "sagemaker_chat_completions"),
     _Honoured("/vertex_generate", "vertex_generate", shape=_VERTEX),
     _Honoured("/api/chat", "ollama_chat", shape=OLLAMA),
     _Honoured("/api/generate", "ollama_generate", shape=OLLAMA),
@@ -241,7 +246,7 @@ def check(scope: Mapping[str, Any], body: Any) -> None:
 
     Raises:
         RequestError: A field for a processor is misspelled, in the wrong place, or on a route that
-            runs none; or the body names a parser that SGLang lacks.
+            runs none; or SGLang would answer the body with HTTP 500.
     """
     route = find(scope)
     if route is not None:

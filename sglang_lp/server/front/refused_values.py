@@ -1,11 +1,34 @@
-"""Bodies of the routes that parse a text, where SGLang answers an unknown parser with HTTP 500."""
+"""Checks of values that SGLang answers with HTTP 500, though they are the client's fault."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from copy import deepcopy
 from typing import Any
 
 from sglang_lp.errors import RequestError, did_you_mean, shown
+
+
+def check_response_format(body: Any) -> None:
+    """Check a body of a chat: SGLang's own check of its ``response_format`` raises an odd error.
+
+    Raises:
+        RequestError: ``response_format`` or its schema is no object.
+    """
+    form = body.get("response_format") if isinstance(body, Mapping) else None
+    if not form:
+        return
+    from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest
+
+    try:
+        ChatCompletionRequest(messages=[], response_format=deepcopy(form))
+    except ValueError:
+        pass  # SGLang refuses it
+    except (AttributeError, TypeError):
+        raise RequestError(
+            "response_format: expected an object with a type and a schema of objects, such as "
+            f'{{"type": "json_object"}}, got {shown(form)}'
+        ) from None
 
 
 def check_tool_parser(body: Any) -> None:
