@@ -1,9 +1,9 @@
 """The cost of checking the fields of an ordinary request that names no processor.
 
 ``make bench PART=fields`` prints a table and stores it in ``benchmarks/results/fields.json``. 0.3.0
-made none of these checks, so each row is what a request costs more since then. Times are processor
-times of the thread for one request: medians of rounds in which the checks take turns. A chat gives
-SGLang 23 sampling parameters, a body of ``/generate`` those that the client wrote.
+made none of these checks, so each row is a cost that 0.3.0 does not have. Times are processor times
+of the thread for one request: medians of rounds in which the checks take turns. A chat gives SGLang
+23 sampling parameters; a body of ``/generate`` has the parameters that the client wrote.
 """
 
 from __future__ import annotations
@@ -31,14 +31,18 @@ ROUNDS, REQUESTS = 61, 200
 VOCAB, CONTEXT = 151_936, 32_768
 TEXT = "What is two plus three? " * 20
 PLAIN: Mapping[str, Any] = {"temperature": 0.7, "top_p": 0.9}
-CHAT = {
+CHAT: dict[str, Any] = {
     "model": "demo",
     "messages": [{"role": "user", "content": TEXT}],
     **PLAIN,
     "max_tokens": 256,
     "stream": True,
 }
-GENERATE = {"text": TEXT, "sampling_params": {**PLAIN, "max_new_tokens": 256}, "stream": True}
+GENERATE: dict[str, Any] = {
+    "text": TEXT,
+    "sampling_params": {**PLAIN, "max_new_tokens": 256},
+    "stream": True,
+}
 
 Case = tuple[Callable[[], Any], Callable[[Any], object]]
 

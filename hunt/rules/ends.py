@@ -54,7 +54,7 @@ def refusals_name_their_field(asked: Asked, _kind: Kind) -> Found:
         if {FIELD} == names and PROCESSOR in text:  # of its parameters, which are not odd
             continue
         if _OLD in names:
-            names = {_NEW}
+            names = frozenset({_NEW})
         if len(names) == 1 and not any(name in text for name in (*names, *_inside(sent, *names))):
             yield sent.path, f"{[*names]} is not named: {text[:300]}"
 

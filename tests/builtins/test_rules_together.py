@@ -2,7 +2,7 @@
 
 Chains of rules that write, wait and end are played by random models, and each rule's promise is
 read from the text by a naive check: forced texts in progress, begun words, choices, phrases, tool
-starts, loops and thinking blocks, beside bans, least lengths and limits.
+starts, loops and thinking blocks, together with bans, least lengths and limits.
 """
 
 import random
@@ -40,7 +40,7 @@ NEW_LINE = TOKENS.index(b"\n")
 
 
 class Answer(SimpleNamespace):
-    """What came: its tokens without the end, its bytes, and whether it ended by itself."""
+    """An answer: its tokens without the end, its bytes, and whether it ended by itself."""
 
 
 def no_word(params, answer):

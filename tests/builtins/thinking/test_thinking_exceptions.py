@@ -20,7 +20,7 @@ a forced text, phrase or word in progress   ``tests/builtins/test_rules_together
 a begun whole word, choice or tool start    ``tests/builtins/test_rules_together.py``
 a loop or n-gram that is banned             ``tests/builtins/test_rules_together.py``
 a half-written character near a budget      ``test_thinking_characters.py``
-whole JSON near the limit, beside bans      ``tests/closing/test_row.py``
+whole JSON near the limit, with bans        ``tests/closing/test_row.py``
 items that end an answer (``ends_answer``)  ``tests/builtins/catalogue/test_items.py``
 ``where``: a rule of one phase              ``test_phases.py``
 a limit on calls lets a block start         ``test_tool_calls.py``, ``test_tool_call_parser.py``
