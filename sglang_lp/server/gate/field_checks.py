@@ -49,8 +49,9 @@ def check_body(obj: Any, vocab_size: int, *, many: bool) -> None:
     Raises:
         RequestError: A field is out of range or of another type.
     """
+    kind: Any = type(obj)
     fields = vars(obj)
-    names, read, defaults = _defaults_of(type(obj))
+    names, read, defaults = _defaults_of(kind)
     often = {name: fields[name] for name in _OFTEN if name in fields}
     _convert(often, _OftenList if many else _OftenSingle, often.get)
     _check_overrides(obj, many=many)
