@@ -18,7 +18,7 @@ from sglang_lp._engine.history.attached import attach_row
 from sglang_lp._engine.history.host import Host
 from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.errors import Contradiction, ProcessorFault
-from sglang_lp.processor import prepare
+from sglang_lp.links import prepare
 from sglang_lp.served_model import ReasoningFormat, ServedModel
 from sglang_lp.testing import Batch, FakeRequest, decided_as_on_a_gpu
 from sglang_lp.text.vocabulary import vocabulary_of
@@ -218,9 +218,9 @@ def played(links, model, steps, gpu):
     params = {"chain": [name for name, _, _ in links]}
     for place, (_, own, _) in enumerate(links):
         params |= {f"{place}.{key}": value for key, value in own.items()}
-    processor, fitted = prepare(ChainLogitProcessor(), params, SERVED, steps)
+    servings = prepare(ChainLogitProcessor(), params, SERVED, steps)
     request = FakeRequest([BYTES[0]], tokenizer=TOKENIZER)
-    row = attach_row(given := request.custom_params({}), processor, fitted, Host(request))
+    row = attach_row(given := request.custom_params({}), servings, Host(request))
     batch, output = Batch(), []
     while len(output) < steps and EOS not in output:
         logits = model(output)[None].clone()
