@@ -2,8 +2,8 @@
 
 Servers are searched one by one; the next server starts meanwhile, so that two run at a time. Every
 fault is made small, asked again, and written to ``hunt-failures`` as a script that reproduces it.
-The exit code is 1 if anything was found. A seed draws the same cases as long as nothing is found;
-how many of them are asked depends on the time.
+The exit code is 1 if anything was found. A seed draws the same cases in the same order for a kind
+of server; how many of them are asked depends on the time, and the schedule of a server is its own.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from support.processes import EngineError
 #: Takes the scripts.
 FAILURES = Path("hunt-failures")
 MINUTES = 10.0
-#: Seconds of a search before memory is measured; caches fill in this time.
-_WARM = 5.0
+#: Rounds of a search before memory is measured; caches fill in this time.
+_WARM = 1
 #: Bytes that a server may keep after a search.
 _MOST_GROWN = 200 << 20
 
@@ -112,9 +112,10 @@ def _servers(kinds: Sequence[Kind], folder: Path) -> Generator[Served, None, Non
 def _hunt(served: Served, seen: Seen, seconds: float, given: Given) -> int:
     """Search on one server, and return by how many bytes it grew; none if it was started again."""
     search = Search(served, seen, given.seed, FAILURES, given.invariants, _say)
-    search.run(min(_WARM, seconds))
+    begin = time.monotonic()
+    search.run(seconds, rounds=_WARM)
     starts, before = served.starts, resident(served.client.server)
-    search.run(seconds - _WARM)
+    search.run(begin + seconds - time.monotonic())
     return resident(served.client.server) - before if served.starts == starts else 0
 
 

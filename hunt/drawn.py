@@ -32,6 +32,7 @@ def drawn(seed: int) -> Kind:
     if dice.random() < 0.8:
         arguments["reasoning_parser"] = dice.choice(_reasoning_parsers())
     path = ITEMS.with_name(f"hunt-policy-{seed}.toml")
+    path.parent.mkdir(exist_ok=True)
     path.write_text("\n".join(_lines(_policy(dice))) + "\n")
     return Kind(NAME, path, arguments, {})
 

@@ -28,7 +28,11 @@ from sglang_lp import wire
 if TYPE_CHECKING:
     from hunt.servers import Kind
 
-__all__ = ["requests"]
+__all__ = ["LENGTHS", "has_grammar", "requests"]
+
+#: SGLang's names of a least length; the toolkit refuses one with a grammar.
+LENGTHS = ("min_new_tokens", "min_tokens")
+_GRAMMARS = {"regex", "json_schema", "ebnf", "structural_tag", "response_format"}
 
 _REGEXES = st.sampled_from(
     ["[a-z ]{3,9}", "x\nTwo numbers and", "(yes|no)", "[0-9]{2}", "<think>[a-z]{4,60}"]
@@ -335,6 +339,20 @@ def _messages(draw: st.DrawFn, kind: Kind) -> Body:
     return body
 
 
+def has_grammar(sampling: Mapping[str, Any]) -> bool:
+    """Tell whether sampling parameters, or the body of a chat, set a grammar."""
+    return bool(_GRAMMARS & sampling.keys()) or sampling.get("tool_choice") == "required"
+
+
+def _part(draw: st.DrawFn, body: Body) -> None:
+    """Take least lengths from grammars, mostly."""
+    samplings = body.get("sampling_params", body)
+    for sampling in samplings if isinstance(samplings, list) else [samplings]:
+        if has_grammar(sampling) and not draw(chance(8)):
+            for name in LENGTHS:
+                sampling.pop(name, None)
+
+
 @st.composite
 def requests(draw: st.DrawFn, kind: Kind) -> Sent:
     """Draw a request with processors.
@@ -353,6 +371,7 @@ def requests(draw: st.DrawFn, kind: Kind) -> Sent:
             MESSAGES: _messages(kind),
         }[path]
     )
+    _part(draw, body)
     if draw(st.booleans()):
         body["stream"] = True
         if path == CHAT:

@@ -11,7 +11,7 @@ from hunt.formats import TOOL, calls
 from hunt.processors import SCRIPTED
 from hunt.sent import CHAT, GENERATE, MESSAGES, Body, Sent
 from hunt.tokens import encode
-from hunt.values import EOS, QUESTIONS, chance, seldom
+from hunt.values import CLOSING, EOS, QUESTIONS, chance, seldom
 from sglang_lp import wire
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ __all__ = ["scripted"]
 _CHAIN, _BUDGET = "ChainLogitProcessor", "ThinkingBudgetLogitProcessor"
 _START, _END, _CALL = "<think>", "</think>", "<tool_call>"
 _WORDS = ("A", " A", " five", "\n", " sheep")
+_DELIMITERS = st.sampled_from([_END, _END, _START, _CALL])
+_BEGUN = _DELIMITERS.flatmap(lambda one: st.integers(1, len(one) - 1).map(lambda n: one[:n]))
 
 
 @st.composite
@@ -40,17 +42,15 @@ def scripted(draw: st.DrawFn, kind: Kind) -> Sent:
 @st.composite
 def _thoughts(draw: st.DrawFn) -> str:
     """Draw thoughts with delimiters that begin, are doubled, are missing or stray."""
-    delimiters = st.sampled_from([_END, _END, _START, _CALL])
-    begun = delimiters.flatmap(lambda one: st.integers(1, len(one) - 1).map(lambda n: one[:n]))
-    doubled = delimiters.map(lambda one: one * 2)
-    piece = seldom(st.sampled_from(_WORDS), delimiters | doubled | begun, 2)
+    doubled = _DELIMITERS.map(lambda one: one * 2)
+    piece = seldom(st.sampled_from(_WORDS), _DELIMITERS | doubled | _BEGUN, 2)
     text = "".join(draw(st.lists(piece, min_size=1, max_size=8)))
     return draw(st.sampled_from(["", "", _START])) + text
 
 
 @st.composite
 def _with_thoughts(draw: st.DrawFn) -> Sent:
-    script = encode(draw(_thoughts())) + draw(seldom(st.just([EOS]), st.just([]), 4))
+    script = encode(draw(_thoughts()))
     budget = {
         name: value
         for name, value in (
@@ -61,6 +61,11 @@ def _with_thoughts(draw: st.DrawFn) -> Sent:
         if value is not None
     }
     most = draw(st.integers(3, 14))
+    if draw(chance(3)):  # a delimiter is begun when the block has to be closed
+        script += encode(draw(_BEGUN))
+        room = max(budget.get(name, 0) for name in ("answer_room", "min_answer_tokens"))
+        most = len(script) + CLOSING + room
+    script += draw(seldom(st.just([EOS]), st.just([]), 4))
     params: Body = {"chain": [SCRIPTED, _BUDGET], "0.script": script}
     params |= {f"1.{name}": value for name, value in budget.items()}
     path = draw(st.sampled_from([GENERATE, GENERATE, CHAT]))

@@ -134,16 +134,19 @@ class Search:
         """Of the server."""
         return self.served.kind
 
-    def run(self, seconds: float = math.inf, most: float = math.inf) -> None:
-        """Search for so long; a second call goes on with other cases.
+    def run(
+        self, seconds: float = math.inf, most: float = math.inf, rounds: int | None = None
+    ) -> None:
+        """Search for so long; a call after whole rounds goes on with the following cases.
 
         Args:
             seconds: From now on; a failing case that is made smaller then is finished first.
             most: Cases of all searches on this kind of server.
+            rounds: Of 40 cases; ``None`` for no limit.
         """
         self._begin = time.monotonic()
         with contextlib.suppress(_OverError):
-            for number in self._rounds:
+            for number in itertools.islice(self._rounds, rounds):
                 self._round(f"{self.seed} {number}", seconds, most)
 
     def _round(self, seed: str, seconds: float, most: float) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 __all__ = [
+    "CLOSING",
     "END",
     "EOS",
     "QUESTIONS",
@@ -27,6 +28,8 @@ __all__ = [
 #: Of the demo's model.
 VOCAB = 1157
 IM_START, EOS, START, END, NEWLINE = 1151, 1152, 1153, 1154, 198
+#: Tokens that close a block: a new line and its end.
+CLOSING = 2
 
 QUESTIONS = ("What is 2 + 3?", "Name the capital of France.", "Which animal says moo?")
 

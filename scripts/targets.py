@@ -169,6 +169,10 @@ PARTS = {
             PAGES,
         ),
     ),
+    "fields": Choice(
+        "what the checks of an ordinary request cost",
+        (*ENV, _python("what the checks of a request cost", "benchmarks.rules.fields")),
+    ),
     "rules": Choice(
         "what the operator's decisions cost a request",
         (*ENV, _python("what the operator's decisions cost", "benchmarks.rules.measure")),

@@ -27,6 +27,8 @@ _CLASSES = {uses.owner.rpartition(".")[2]: uses.owner for uses in ATTRIBUTES}
 
 #: Name of an object in our code, in a module or in all of them: the classes that it may have.
 OWNERS: dict[str, tuple[str, ...]] = {
+    "FunctionCallParser": ("FunctionCallParser",),
+    "ReasoningParser": ("ReasoningParser",),
     "_group": ("BeamGroup",),
     "algorithm": ("SpeculativeAlgorithm",),
     "batch": ("ScheduleBatch",),

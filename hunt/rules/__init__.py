@@ -64,6 +64,7 @@ _RULES: Sequence[Rule] = (
     calls.calls_are_limited,
     ends.no_server_error,
     ends.refusals_name_their_field,
+    ends.grammars_need_no_length,
     ends.no_fault_counted,
     ends.server_lives,
     report.report_agrees,

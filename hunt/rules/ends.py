@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from hunt.dropping import FIELD, PROCESSOR
+from hunt.requests import LENGTHS, has_grammar
 from sglang_lp.wire.names import ERROR_CODE
 
 if TYPE_CHECKING:
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
 
 #: SGLang's own error where ``ignore_eos`` outlasts a grammar.
 _OF_GRAMMAR = "Grammar accept_token failed"
+#: A name that SGLang replaces by the newer one.
+_OLD, _NEW = "data_parallel_rank", "routed_dp_rank"
 #: The operator's own rules contradict each other, for which the operator is paged: a forced
 #: beginning, for example, and a default budget that the thoughts of the prompt have spent.
 _OF_POLICY = "no token is left by the processors of this server's operator"
@@ -23,8 +28,10 @@ _OF_POLICY = "no token is left by the processors of this server's operator"
 
 def no_server_error(asked: Asked, _kind: Kind) -> Found:
     """An answer is a success or the caller's fault, unless its class is made to fail."""
+    # After an HTTP 500 the server closes its connection, which another request may be about to use.
+    closes = any(reply.status == HTTPStatus.INTERNAL_SERVER_ERROR for reply in asked.replies)
     for sent, reply in zip(asked.sent, asked.replies, strict=True):
-        if "Misbehaving" in str(sent.body):
+        if "Misbehaving" in str(sent.body) or (closes and not reply.status):
             continue
         for status, text in reply.errors():
             if _OF_GRAMMAR in text or _OF_POLICY in text:
@@ -44,6 +51,10 @@ def refusals_name_their_field(asked: Asked, _kind: Kind) -> Found:
         if reply.status != 400:
             yield str(reply.status), f"{reply.status} on {sent.path}: {text[:300]}"
         names = sent.oddities
+        if {FIELD} == names and PROCESSOR in text:  # of its parameters, which are not odd
+            continue
+        if _OLD in names:
+            names = frozenset({_NEW})
         if len(names) == 1 and not any(name in text for name in (*names, *_inside(sent, *names))):
             yield sent.path, f"{[*names]} is not named: {text[:300]}"
 
@@ -52,6 +63,18 @@ def _inside(sent: Sent, name: str) -> Iterator[str]:
     """Yield the names in the value of an extreme field, of which a refusal may name one."""
     found = re.search(rf'"{name}": (.*)', sent.text)
     yield from re.findall(r'"(\w+)":', found[1]) if found else ()
+
+
+def grammars_need_no_length(asked: Asked, _kind: Kind) -> Found:
+    """A least length with a grammar, which decides where its answer may end, is refused."""
+    for sent, reply in zip(asked.sent, asked.replies, strict=True):
+        body = sent.body
+        samplings = body.get("sampling_params", body)
+        for sampling in samplings if isinstance(samplings, list) else [samplings]:
+            if sent.odd or not has_grammar(sampling):
+                continue
+            if any(sampling.get(name) for name in LENGTHS) and reply.status == HTTPStatus.OK:
+                yield sent.path, f"not refused: {dict(sampling)}"
 
 
 def no_fault_counted(asked: Asked, _kind: Kind) -> Found:

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 from hunt.rules.told import Found, Told, told_of
 from hunt.sent import GENERATE
 from hunt.thinking import TOOL
-from hunt.values import END, START
+from hunt.values import CLOSING, END, START
 
 if TYPE_CHECKING:
     from hunt.asking import Asked
     from hunt.servers import Kind
 
 _BUDGET = "ThinkingBudgetLogitProcessor"
-#: Tokens that close a block: a new line and its end.
-_CLOSING = 2
 #: A block, perhaps without its end; and texts that are no content.
 _BLOCK = re.compile("<think>.*?(?:</think>|$)", re.DOTALL)
 _NO_CONTENT = re.compile(r"<think>|</think>|<\|im_\w+\|>|\s")
@@ -45,7 +43,7 @@ def room_is_left(asked: Asked, kind: Kind) -> Found:
         room = max(_wished(told, kind, name) for name in ("answer_room", "min_answer_tokens"))
         if ids is None or told.answer.finish != "length" or not room or not _is_plain(told):
             continue
-        left, after = min(room, most - _CLOSING), _behind(ids, is_open=_opens(told))
+        left, after = min(room, most - CLOSING), _behind(ids, is_open=_opens(told))
         if after is not None and after < left and TOOL not in told.answer.texts.get("text", ""):
             yield told.sent.path, f"{after} tokens are left of {left}, in {most}: {ids}"
 

@@ -107,6 +107,10 @@ class GreenLists:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a watermark key stays in its process")
 
+    def marks(self, vocab_size: int) -> bool:
+        """Tell whether a list has a green token."""
+        return self._size(vocab_size) > 0
+
     def _size(self, vocab_size: int) -> int:
         """Return the number of green tokens of a list."""
         return int(vocab_size * self._key.greenlist_ratio)
@@ -221,7 +225,7 @@ class GreenLists:
             for at in range(start, len(token_ids))
         }
         size = self._size(vocab_size)
-        if not size:
+        if not self.marks(vocab_size):
             raise RequestError(
                 f"vocab_size: expected one of which this key's greenlist_ratio leaves a green "
                 f"token or more, got {vocab_size}"

@@ -98,6 +98,9 @@ class Scheme(Protocol):
             count: Number of rows.
         """
 
+    def marks(self, vocab_size: int) -> bool:
+        """Tell whether the key marks the answers of a model with so many logits at all."""
+
     def detect(self, token_ids: Sequence[int], vocab_size: int | None) -> Detection:
         """Test whether tokens carry the watermark."""
 

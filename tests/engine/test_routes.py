@@ -207,6 +207,31 @@ def test_a_route_without_processors_answers_who_names_none(server):
         assert "custom logit processor on" not in ask(server, path, {"model": "tiny"}).text
 
 
+@pytest.mark.parametrize(
+    ("path", "field", "known"),
+    [
+        ("/parse_function_call", "tool_call_parser", "qwen25"),
+        ("/separate_reasoning", "reasoning_parser", "qwen3"),
+    ],
+)
+def test_a_parser_that_sglang_lacks_is_refused(server, path, field, known):
+    for named in ({}, {field: "qwen99"}, {field: ""}):
+        answer = ask(server, path, {"text": "a", **named})
+        assert answer.status_code == 400, answer.text
+        assert field in answer.text
+    assert ask(server, path, {"text": "a", field: known}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/invocations"])
+def test_a_response_format_that_is_no_object_is_refused(server, path):
+    schema = {"type": "json_schema", "schema": {"properties": {"strict": 5}}}
+    for form in (True, "json", [1], {"type": "json_schema", "schema": "a"}, schema):
+        answer = ask(server, path, {**HONOURED[path], "response_format": form})
+
+        assert answer.status_code == 400, answer.text
+        assert "response_format" in answer.text
+
+
 def test_a_seed_of_ollamas_is_the_seed_of_sglang(server):
     options = {"num_predict": 2, "seed": 5}
     answer = ask(server, "/api/chat", {**CHAT, "stream": False, "options": options})

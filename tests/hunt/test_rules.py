@@ -283,6 +283,10 @@ WRONG = {
         (refused(400, "top_k: expected an integer", odd={"top_p"}), PLAIN),
         (refused(422, "top_p: expected a number", odd={"top_p"}), PLAIN),
     ],
+    "grammars_need_no_length": [
+        (case(asks(regex="a", min_new_tokens=2), generated()), PLAIN),
+        (case({"response_format": {}, "min_tokens": 1}, chat(content="a"), path=CHAT), PLAIN),
+    ],
     "no_fault_counted": [(case(asks(), generated(), faults=1.0), PLAIN)],
     "server_lives": [(case(asks(), generated(), is_alive=False), PLAIN)],
     "report_agrees": [
@@ -326,6 +330,9 @@ RIGHT = [
     (case(thinks(6, answer_room=9), generated("", [198, END, 32, 32, 32, 32], CUT)), PLAIN),
     (case(thinks(9, min_answer_tokens=1), generated("A</think>B", [32, END, 33])), PLAIN),
     (case(NO_PARALLEL, chat(content="", tool_calls=[{}]), path=CHAT), REASONING),
+    (case(asks(regex="a", min_new_tokens=2), {"error": {"message": "no"}}, status=400), PLAIN),
+    (case(asks(regex="a", min_new_tokens=0), generated()), PLAIN),
+    (refused(400, "routed_dp_rank: expected a number", odd={"data_parallel_rank"}), PLAIN),
     (case(asks("three"), generated(ids=[300, 302, EOS])), PLAIN),
     (dropped({"thinking_budget": 4, "messages": []}, odd=()), PLAIN),
     (refused(400, "top_p: expected a number", odd={"top_p"}), PLAIN),
@@ -384,7 +391,7 @@ RIGHT = [
     ),
 ]
 
-REPORTED = 18
+REPORTED = 21
 
 
 @pytest.mark.parametrize("place", range(len(RIGHT)))

@@ -29,10 +29,10 @@ DEADLY = "temperature"
 
 
 class Mortal:
-    """A server that ends when a request has one odd field."""
+    """A server that ends when a request has one odd field, unless it lives."""
 
-    def __init__(self, folder):
-        self.kind, self.starts, self.asked = KINDS["plain"], 1, []
+    def __init__(self, folder, *, lives=False):
+        self.kind, self.starts, self.asked, self.lives = KINDS["plain"], 1, [], lives
         log = folder / "server.log"
         log.write_text(LOG)
         self.client = SimpleNamespace(
@@ -41,7 +41,7 @@ class Mortal:
 
     def ask(self, case, canary):
         self.asked.append(case)
-        is_alive = not any(DEADLY in sent.oddities for sent in case)
+        is_alive = self.lives or not any(DEADLY in sent.oddities for sent in case)
         replies = [Reply(400, events=[{"error": {"message": "no"}}]) for _ in case]
         lives = {"is_alive": is_alive}
         return Asked(case, replies, (canary, ALONE), ALONE, **lives)
@@ -54,7 +54,7 @@ def test_a_case_that_ends_the_server_is_made_small_with_few_starts_and_not_drawn
     routes()  # its import is not in the time of the search
     served, seen = Mortal(tmp_path), Seen()
 
-    Search(served, seen, 1, tmp_path, ["server_lives"], say=lambda _: None).run(20)
+    Search(served, seen, 1, tmp_path, ["server_lives"], say=lambda _: None).run(most=120)
 
     ((rule, sort, odd), finding), *others = seen.findings.items()
     assert (rule, sort, odd) == ("server_lives", "RuntimeError in sampler.py sample", {DEADLY})
@@ -64,6 +64,24 @@ def test_a_case_that_ends_the_server_is_made_small_with_few_starts_and_not_drawn
     assert served.starts <= 7
     last = max(at for at, case in enumerate(served.asked) if any(DEADLY in one.odd for one in case))
     assert last < len(served.asked) - 20  # it goes on without that field
+
+
+def test_a_seed_draws_the_same_cases_in_the_same_order(tmp_path):
+    routes()
+    whole, parts, other = (Mortal(tmp_path, lives=True) for _ in range(3))
+
+    for served, seed, most in ((whole, 1, 42), (other, 2, 12)):
+        Search(served, Seen(), seed, tmp_path, ["copies_are_equal"]).run(most=most)
+    search = Search(parts, Seen(), 1, tmp_path, ["copies_are_equal"])
+    search.run(rounds=1)
+    search.run(most=42)
+
+    def texts(served):
+        return [[(sent.path, sent.text) for sent in case] for case in served.asked]
+
+    assert len(whole.asked) == 42
+    assert texts(parts) == texts(whole)
+    assert texts(other) != texts(whole)[:12]
 
 
 def test_the_cause_of_an_end_is_the_exception_and_the_function_that_raised_it(tmp_path):

@@ -139,6 +139,9 @@ class _Calls:
         if token_id < len(marks.tokens):
             self.said += marks.tokens[token_id]
         while found := marks.any.search(self.said):
+            is_start = found[0] in marks.starts
+            if not is_start and found.start() >= len(self.said) - len(self.written):
+                break  # this end may turn out to begin a start
             self._leave(found.start())
             self._pass(found[0])
             self.said = self.said[len(found[0]) :]
@@ -153,7 +156,8 @@ class _Calls:
         """Yield the tokens that complete the start of another call."""
         banned, written = self._marks.banned, self.written
         if self.at_start and not self.said[: len(self.said) - len(written)].strip():
-            yield self._marks.later  # a start here belongs to the call that has begun
+            # A start here belongs to the call that has begun, unless it leaves a begun one behind.
+            yield banned.always if written else self._marks.later
         else:
             yield banned.always
             yield banned.completing(written)

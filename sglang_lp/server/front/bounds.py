@@ -153,12 +153,13 @@ def check_characters(texts: Sequence[object], context: int) -> None:
     Raises:
         RequestError: A text is too long for the context.
     """
-    longest = max([len(text) for text in texts if isinstance(text, str)], default=0)
-    if longest > context * MAX_CHARACTERS_OF_TOKEN:
-        raise RequestError(
-            f"text: expected at most {context * MAX_CHARACTERS_OF_TOKEN} characters, as the served "
-            f"model takes {context} tokens, got {longest}; shorten it"
-        )
+    most = context * MAX_CHARACTERS_OF_TOKEN
+    for text in texts:
+        if isinstance(text, str) and len(text) > most:
+            raise RequestError(
+                f"text: expected at most {most} characters, as the served model takes {context} "
+                f"tokens, got {len(text)}; shorten it"
+            )
 
 
 def check_copies(tokens: int, copies: int) -> None:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 from sglang_lp.errors import RequestError, shown
 from sglang_lp.server.front.answer_errors import noting
@@ -31,14 +31,14 @@ class _Family:
 
     Attributes:
         name: The client's ``rid``; ``None`` without one, or for a list of them.
-        states: SGLang's state of each request, by id.
+        states: A reference to SGLang's state of each request, by id.
     """
 
     __slots__ = ("__weakref__", "name", "states")
 
     def __init__(self, name: str | None) -> None:
         self.name = name
-        self.states: WeakValueDictionary[str, Any] = WeakValueDictionary()
+        self.states: dict[str, ref[Any]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return str, ()  # SGLang can pickle requests into a file, for a process without this package
@@ -46,7 +46,8 @@ class _Family:
     def running(self, manager: Any) -> list[str]:
         """Return the ids of the requests that SGLang has not forgotten."""
         current = manager.rid_to_state.get
-        return [rid for rid, state in [*self.states.items()] if current(rid) is state]
+        states = ((rid, state()) for rid, state in [*self.states.items()])
+        return [rid for rid, state in states if state is not None and current(rid) is state]
 
 
 class Families:
@@ -78,7 +79,7 @@ class Families:
             return
         for one in _parts(obj):
             setattr(one, _FAMILY, family)
-            family.states[one.rid] = manager.rid_to_state[one.rid]
+            family.states[one.rid] = ref(manager.rid_to_state[one.rid])
         if family.name is not None and family.name not in family.states:
             self._named[family.name] = family
 

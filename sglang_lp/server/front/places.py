@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sglang_lp.errors import RequestError, shown
+from sglang_lp.server.gate.request_fields import ordinary_names
 from sglang_lp.wire.names import ENTRY
 
 PROCESSOR, PARAMS = "custom_logit_processor", "custom_params"
@@ -25,6 +26,8 @@ _MEANT = {
     **{_squeeze(name): PROCESSOR for name in (PROCESSOR, "logit_processor")},
     **{_squeeze(name): PARAMS for name in (PARAMS, "custom_parameter")},
 }
+#: SGLang's own names, of which none means a field for a processor: most bodies have no others.
+_ORDINARY = ordinary_names() - {PROCESSOR, PARAMS, _EXTRA_BODY}
 #: Most characters of a name that is compared; messages show the name.
 _LONGEST = 40
 
@@ -142,6 +145,8 @@ def named(place: Any) -> Iterator[tuple[str, str]]:
 
 def _check_names(body: Mapping[str, Any]) -> None:
     """Refuse misspelled fields, and the openai client's argument as a field."""
+    if body.keys() <= _ORDINARY:
+        return
     for name, meant in named(body):
         if name != meant:
             raise RequestError(f"{shown(name)[1:-1]}: no such field; did you mean {meant!r}?")

@@ -17,6 +17,11 @@ from sglang_lp.server.front.places import (
     check_openai,
     refuse_named,
 )
+from sglang_lp.server.front.refused_values import (
+    check_reasoning_parser,
+    check_response_format,
+    check_tool_parser,
+)
 from sglang_lp.server.front.vertex import check_vertex
 from sglang_lp.server.versions import OLDEST
 
@@ -52,6 +57,7 @@ class Route(NamedTuple):
         kind: How it treats processors.
         shape: Where a route that runs processors has them.
         why: Why a route refuses processors, as a relative clause.
+        check: Raises ``RequestError`` for a parsed body that SGLang would answer with HTTP 500.
         since: The first SGLang that has it.
         until: The last SGLang that has it; ``None``: the newest still has.
         needs: Environment variable without which SGLang has no such route.
@@ -62,6 +68,7 @@ class Route(NamedTuple):
     kind: Kind
     shape: Shape | None = None
     why: str = ""
+    check: Callable[[Any], None] | None = None
     since: str = OLDEST
     until: str | None = None
     needs: str | None = None
@@ -85,6 +92,7 @@ _SCORES = "which generates no text"
 _HEARS = "which SGLang gives no processor"
 
 _Honoured = partial(Route, kind=Kind.HONOURED)
+_Chat = partial(_Honoured, shape=_OPENAI, check=check_response_format)
 _Scoring = partial(Route, kind=Kind.REFUSED, why=_SCORES)
 _Hearing = partial(Route, kind=Kind.REFUSED, why=_HEARS)
 _Administrators = partial(Route, kind=Kind.ADMINISTRATORS)
@@ -92,11 +100,11 @@ _Without = partial(Route, kind=Kind.WITHOUT)
 
 ROUTES: tuple[Route, ...] = (
     _Honoured("/generate", "generate_request", shape=_GENERATE),
-    _Honoured("/v1/chat/completions", "openai_v1_chat_completions", shape=_OPENAI),
+    _Chat("/v1/chat/completions", "openai_v1_chat_completions"),
     _Honoured("/v1/completions", "openai_v1_completions", shape=_OPENAI),
     _Honoured("/v1/responses", "v1_responses_request", shape=_OPENAI),
     _Honoured("/v1/messages", "anthropic_v1_messages", shape=_OPENAI),
-    _Honoured("/invocations", "sagemaker_chat_completions", shape=_OPENAI),
+    _Chat("/invocations", "sagemaker_chat_completions"),
     _Honoured("/vertex_generate", "vertex_generate", shape=_VERTEX),
     _Honoured("/api/chat", "ollama_chat", shape=OLLAMA),
     _Honoured("/api/generate", "ollama_generate", shape=OLLAMA),
@@ -174,8 +182,8 @@ ROUTES: tuple[Route, ...] = (
     _Without("/detokenize", "openai_v1_detokenize"),
     _Without("/v1/detokenize", "openai_v1_detokenize"),
     _Without("/v1/messages/count_tokens", "anthropic_v1_count_tokens"),
-    _Without("/parse_function_call", "parse_function_call_request"),
-    _Without("/separate_reasoning", "separate_reasoning_request"),
+    _Without("/parse_function_call", "parse_function_call_request", check=check_tool_parser),
+    _Without("/separate_reasoning", "separate_reasoning_request", check=check_reasoning_parser),
     _Without("/open_session", "open_session"),
     _Without("/close_session", "close_session"),
     _Without("/v1/responses/{response_id}", "v1_retrieve_responses"),
@@ -238,7 +246,7 @@ def check(scope: Mapping[str, Any], body: Any) -> None:
 
     Raises:
         RequestError: A field for a processor is misspelled, in the wrong place, or on a route that
-            runs none.
+            runs none; or SGLang would answer the body with HTTP 500.
     """
     route = find(scope)
     if route is not None:
@@ -255,6 +263,8 @@ def _check(route: Route, body: Any) -> None:
         route.shape.check(body)
     elif route.kind is Kind.REFUSED:
         refuse_named(body, route.path, route.why)
+    if route.check is not None:
+        route.check(body)
 
 
 def walk(app: Any) -> Iterator[tuple[str | None, Any]]:

@@ -50,26 +50,37 @@ def check_body(obj: Any, vocab_size: int, *, many: bool) -> None:
         RequestError: A field is out of range or of another type.
     """
     kind: Any = type(obj)
-    names, read, defaults = _defaults_of(kind)
     fields = vars(obj)
-    others = compress(names, map(is_not, read(fields), defaults))
-    given = {name: fields[name] for name in others}
-    if given:
-        _convert(given, _List if many else _Single, given.get)
-    session = getattr(obj, "session_params", None)
+    names, read, defaults = _defaults_of(kind)
+    often = {name: fields[name] for name in _OFTEN if name in fields}
+    _convert(often, _OftenList if many else _OftenSingle, often.get)
+    _check_overrides(obj, many=many)
+    if not _are_equal(values := read(fields), defaults):
+        rare = dict(compress(zip(names, values, strict=True), map(is_not, values, defaults)))
+        _convert(rare, _List if many else _Single, rare.get)
+        _check_session(rare.get("session_params"))
+        check_pooling(obj)
+        if ids := rare.get("token_ids_logprob"):
+            flat = (i for one in ids for i in (one if isinstance(one, list) else (one,)))
+            check_token_ids("token_ids_logprob", flat, vocab_size)
+    if tops := often.get("top_logprobs_num"):
+        _check_top(max(one or 0 for one in tops) if isinstance(tops, list) else tops, vocab_size)
+
+
+def _are_equal(values: Any, defaults: Any) -> bool:
+    """Tell whether all values are the defaults; 0 is as good as ``False``."""
+    try:
+        return bool(values == defaults)
+    except ValueError:  # of an array, which is no value of any field
+        return False
+
+
+def _check_session(session: Any) -> None:
     if session and session.get("replace") and session.get("rid") is None:
         raise RequestError(
             "session_params: expected the rid of the request to replace, got none; name it, or "
             "leave out replace"
         )
-    _check_overrides(obj, many=many)
-    check_pooling(obj)
-    tops, ids = getattr(obj, "top_logprobs_num", None), getattr(obj, "token_ids_logprob", None)
-    if tops:
-        _check_top(max(one or 0 for one in tops) if isinstance(tops, list) else tops, vocab_size)
-    if ids:
-        flat = (i for one in ids for i in (one if isinstance(one, list) else (one,)))
-        check_token_ids("token_ids_logprob", flat, vocab_size)
 
 
 def check_pooling(request: Any) -> None:
@@ -205,10 +216,10 @@ def _per_text(kind: Any) -> Any:
 
 @lru_cache(maxsize=8)
 def _defaults_of(kind: Any) -> tuple[Sequence[str], Callable[[Any], Any], Sequence[Any]]:
-    """Return the checked fields of a class of bodies, their getter and their defaults."""
-    checked = names_of(BODY).keys() - {*_OTHERS}
+    """Return the fields of a class of bodies that few requests set, their getter and defaults."""
+    checked = names_of(BODY).keys() - {*_OTHERS, *_OFTEN}
     fields = {one.name: one.default for one in dataclasses.fields(kind) if one.name in checked}
-    return [*fields], itemgetter(*fields), [*fields.values()]
+    return (*fields,), itemgetter(*fields), (*fields.values(),)
 
 
 def _convert(given: Any, kind: Any, read: Any) -> None:
@@ -303,10 +314,18 @@ def _check_overrides(obj: Any, *, many: bool) -> None:
 _EACH = tuple(name for name, row in names_of(BODY).items() if row.each)
 POSITIONS = ("token_indices_to_pool", "multi_item_delimiter_indices")
 _OTHERS = ("text", "input_ids", "sampling_params")
+#: Fields that SGLang's endpoints set in most bodies.
+_OFTEN = (
+    *("rid", "stream", "return_logprob", "logprob_start_len", "top_logprobs_num"),
+    *("return_text_in_logprobs", "require_reasoning"),
+)
 #: Fields that SGLang's processes have in other forms than clients, or do not read again.
 _FRONT = ("stop", "stop_regex", "n", "custom_params", "watermark")
 _MADE = ("stop_strs", "stop_regex_strs", "stop_str_max_len", "stop_regex_max_len", "is_normalized")
 _Sent = _mirror(SAMPLING, (), each=False, strict=True)
 _Received = _mirror(SAMPLING, (*_FRONT, *_MADE), each=False, strict=False)
-_Single = _mirror(BODY, _OTHERS, each=False, strict=False)
-_List = _mirror(BODY, _OTHERS, each=True, strict=False)
+_Single = _mirror(BODY, (*_OTHERS, *_OFTEN), each=False, strict=False)
+_List = _mirror(BODY, (*_OTHERS, *_OFTEN), each=True, strict=False)
+_RARE = names_of(BODY).keys() - {*_OFTEN}
+_OftenSingle = _mirror(BODY, _RARE, each=False, strict=False)
+_OftenList = _mirror(BODY, _RARE, each=True, strict=False)

@@ -183,6 +183,8 @@ class Guard:
                     if issubclass(one.processor, LogitProcessor):
                         one.processor.warm(vocabulary)
         self._follow_catalogues()
+        with self.policy.named():
+            server.check_watermark()
         if not self.rules.is_empty and known != (server.tokenizer, server.vocab_size):
             with self.policy.named():
                 server.check_decisions(process)

@@ -332,6 +332,11 @@ def names_of(rows: tuple[Row, ...]) -> dict[str, Row]:
     return {name: row for row in rows for name in row.names.split()}
 
 
+def ordinary_names() -> frozenset[str]:
+    """Return the names of all fields of SGLang's classes, as clients write them."""
+    return frozenset().union(*map(_known_to, CLASSES))
+
+
 def unknown_to(owner: Owner, fields: frozenset[str]) -> set[str]:
     """Return the fields of a class that the table does not know.
 
@@ -339,7 +344,11 @@ def unknown_to(owner: Owner, fields: frozenset[str]) -> set[str]:
         owner: The class.
         fields: Names of the fields that it has in some SGLang.
     """
-    return {*fields} - {*names_of(owner.rows), *owner.renamed, *owner.unchecked.split()}
+    return {*fields} - _known_to(owner)
+
+
+def _known_to(owner: Owner) -> set[str]:
+    return {*names_of(owner.rows), *owner.renamed, *owner.unchecked.split()}
 
 
 #: Name of a row -> a client's name for it, for each route.

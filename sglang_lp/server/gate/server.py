@@ -140,6 +140,20 @@ class Server:
         self.tokenizer = tokenizer
         return is_new
 
+    def check_watermark(self) -> None:
+        """Refuse a key that marks no answer of the served model.
+
+        Raises:
+            PolicyError: With the reason.
+        """
+        scheme, size = self._watermark, self.vocab_size
+        if scheme is not None and size is not None and not scheme.marks(size):
+            raise PolicyError(
+                "watermark: expected a key whose greenlist_ratio leaves a green token or more, got "
+                f"none of the {size} tokens of the served model; make a key with a larger "
+                "greenlist_ratio"
+            )
+
     def check_decisions(self, process: Any) -> None:
         """Refuse a server that would not run the operator's decisions.
 

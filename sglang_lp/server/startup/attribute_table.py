@@ -116,6 +116,8 @@ ATTRIBUTES = (
         ("tool_start_at_line_start",),
         since="0.5.21",
     ),
+    Uses(SRT + "parser.reasoning_parser.ReasoningParser", ("DetectorMap",)),
+    Uses(SRT + "function_call.function_call_parser.FunctionCallParser", ("ToolCallParserEnum",)),
     Uses(SRT + "parser.reasoning_parser.StreamingParseResult", ("normal_text", "reasoning_text")),
     Uses(
         MANAGER[:-1],

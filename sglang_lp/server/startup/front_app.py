@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.server.front.bodies import Bodies
+from sglang_lp.server.front.brief_errors import report_briefly
 from sglang_lp.server.front.header import add_middleware
 from sglang_lp.server.front.listing import add_list
 from sglang_lp.server.front.tokenizer import add_tokenizer
@@ -27,6 +28,7 @@ def extend(app: Any, guard: Guard) -> None:
     if request is None:
         refuse(f"SGLang's app parses no body with {OF_APP}, so none would be checked")
     Bodies(guard).watch(request)
+    report_briefly(app)
     add_middleware(app, guard.fingerprint)
     add_list(app, guard, lambda: installed_guard() is not None)
     add_tokenizer(app, guard)

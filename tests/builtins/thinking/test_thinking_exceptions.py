@@ -16,6 +16,12 @@ a resumed answer goes on                    ``test_a_resumed_answer_...``
 a chain of other rules: bans, forced text   ``test_beside_a_ban_...``
 strict thinking leaves one token            ``test_thinking_limits.py``, "Strict thinking"
 a stock server lacks the newest token       ``test_thinking_budget.py``, "unseen"
+a forced text, phrase or word in progress   ``tests/builtins/test_rules_together.py``
+a begun whole word, choice or tool start    ``tests/builtins/test_rules_together.py``
+a loop or n-gram that is banned             ``tests/builtins/test_rules_together.py``
+a half-written character near a budget      ``test_thinking_characters.py``
+whole JSON near the limit, with bans        ``tests/closing/test_row.py``
+items that end an answer (``ends_answer``)  ``tests/builtins/catalogue/test_items.py``
 ``where``: a rule of one phase              ``test_phases.py``
 a limit on calls lets a block start         ``test_tool_calls.py``, ``test_tool_call_parser.py``
 the operator's rules contradict             ``tests/server/scheduler/test_gate.py``

@@ -83,6 +83,8 @@ def expected(output, most, starts, end, block_end):
     }
     rest = left[: len(left) - max(map(len, begun), default=0)]
     if begins and not rest.strip():  # the block of the call has begun
+        if begun:
+            return holding, False
         return {i for i in holding if not TOKENS[i].lstrip().startswith((*texts,))}, False
     return holding | {
         token_id
@@ -142,6 +144,26 @@ def test_the_end_is_pushed_after_the_last_call_and_no_other_call_starts(params, 
         pushed, bans = pushed + is_pushed, bans + bool(banned)
     assert pushed > 9
     assert bans > 20
+
+
+def test_an_end_that_begins_a_start_hides_no_start():
+    params = {"max_tool_calls": 1, "tool_call_starts": ["<call>"], "tool_call_end": "<"}
+
+    def row(text):
+        return edited([TOKENS.index(bytes([byte])) for byte in text.encode()], **params)
+
+    assert row("<call>x<call")[TOKENS.index(b">")].isneginf()
+    assert row("<call>x<cal")[EOS] == 0  # the call may go on
+    assert row("<call>x<y")[EOS] == MAX_BIAS
+
+
+def test_a_start_that_is_begun_within_the_call_leaves_no_room_for_another():
+    begun = [TOKENS.index(bytes([byte])) for byte in b"<call><cal"]
+
+    row = edited(begun, max_tool_calls=1, **PLAIN)
+
+    assert all(row[i].isneginf() for i, token in enumerate(TOKENS) if b"<call>" in token)
+    assert not row[TOKENS.index(b"l")].isneginf()
 
 
 @pytest.mark.parametrize("lines", [False, True])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -41,6 +41,7 @@ from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.gate.intake import Intake
 from sglang_lp.trust import Gate, Limits, Policy, Verifier
 from support.models.vocabularies import one_token_a_byte
+from support.watermarks import GREEN, write_key
 
 BAN = DisallowedTokensLogitsProcessor.to_str()
 BAN_NAME = "sglang_lp.builtins:DisallowedTokensLogitsProcessor"
@@ -594,6 +595,25 @@ def test_a_catalogue_for_another_model_keeps_the_server_from_starting(tmp_path):
 
     with pytest.raises(PolicyError, match=r"policy.toml: catalogues.items: .*0 to 8, got 9"):
         guard.learn(Gate.SCHEDULER, SimpleNamespace(server_args=options, model_config=model))
+
+
+@pytest.mark.parametrize(("vocab_size", "works"), [(99, False), (100, True)])
+def test_a_watermark_key_that_marks_nothing_keeps_the_server_from_starting(
+    tmp_path, vocab_size, works
+):
+    write_key(tmp_path, "kgw", {**GREEN, "greenlist_ratio": 0.01})
+    (tmp_path / "policy.toml").write_text('watermark = "watermark.toml"\n')
+    guard = Guard(Policy.from_toml(tmp_path / "policy.toml"))
+    options = SimpleNamespace(speculative_algorithm=None)
+    model = SimpleNamespace(vocab_size=vocab_size, hf_eos_token_id=None)
+    served = SimpleNamespace(server_args=options, model_config=model)
+
+    with (
+        nullcontext()
+        if works
+        else pytest.raises(PolicyError, match=r"policy.toml: watermark: .*greenlist_ratio")
+    ):
+        guard.learn(Gate.SCHEDULER, served)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,65 @@
+"""Checks of values that SGLang answers with HTTP 500, though they are the client's fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from copy import deepcopy
+from typing import Any
+
+from sglang_lp.errors import RequestError, did_you_mean, shown
+
+
+def check_response_format(body: Any) -> None:
+    """Check a body of a chat: SGLang's own check of its ``response_format`` raises an odd error.
+
+    Raises:
+        RequestError: ``response_format`` or its schema is no object.
+    """
+    form = body.get("response_format") if isinstance(body, Mapping) else None
+    if not form:
+        return
+    from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest
+
+    try:
+        ChatCompletionRequest(messages=[], response_format=deepcopy(form))
+    except ValueError:
+        pass  # SGLang refuses it
+    except (AttributeError, TypeError):
+        raise RequestError(
+            "response_format: expected an object with a type and a schema of objects, such as "
+            f'{{"type": "json_object"}}, got {shown(form)}'
+        ) from None
+
+
+def check_tool_parser(body: Any) -> None:
+    """Check a body of ``/parse_function_call``.
+
+    Raises:
+        RequestError: ``tool_call_parser`` is missing or unknown.
+    """
+    from sglang.srt.function_call.function_call_parser import FunctionCallParser
+
+    _check(body, "tool_call_parser", FunctionCallParser.ToolCallParserEnum)
+
+
+def check_reasoning_parser(body: Any) -> None:
+    """Check a body of ``/separate_reasoning``.
+
+    Raises:
+        RequestError: ``reasoning_parser`` is unknown.
+    """
+    from sglang.srt.parser.reasoning_parser import ReasoningParser
+
+    _check(body, "reasoning_parser", ReasoningParser.DetectorMap, str.lower)
+
+
+def _check(
+    body: Any, field: str, known: Collection[str], spelled: Callable[[str], str] = str
+) -> None:
+    name = body.get(field) if isinstance(body, Mapping) else body
+    # SGLang refuses other types.
+    if isinstance(name, str | None) and spelled(name or "") not in known:
+        hint = did_you_mean(name or "", known) or f"; one of them is {next(iter(known))!r}"
+        raise RequestError(
+            f"{field}: expected the name of a parser of SGLang's, got {shown(name)}{hint}"
+        )
