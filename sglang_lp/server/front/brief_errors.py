@@ -71,15 +71,21 @@ def _summary(count: int) -> Any:
     return ValidationError.from_exception_data("body", [wrong])
 
 
-def report_briefly(app: Any) -> None:
+def report_briefly(app: Any) -> bool:
     """Report few errors of each body that an app validates.
 
     Args:
         app: SGLang's app, not yet running.
+
+    Returns:
+        Whether FastAPI validates bodies with adapters that can be replaced.
     """
     from fastapi.routing import iter_route_contexts
 
-    for context in iter_route_contexts(app.routes):
-        dependant = getattr(context.route, "dependant", None)
-        for field in getattr(dependant, "body_params", ()):
-            field._type_adapter = BriefErrors(field._type_adapter)  # noqa: SLF001 - FastAPI has no other way
+    dependants = [getattr(one.route, "dependant", None) for one in iter_route_contexts(app.routes)]
+    fields = [field for one in dependants for field in getattr(one, "body_params", ())]
+    if not all(hasattr(field, "_type_adapter") for field in fields):
+        return False
+    for field in fields:
+        field._type_adapter = BriefErrors(field._type_adapter)  # noqa: SLF001 - FastAPI has no other way
+    return True

@@ -28,7 +28,8 @@ def extend(app: Any, guard: Guard) -> None:
     if request is None:
         refuse(f"SGLang's app parses no body with {OF_APP}, so none would be checked")
     Bodies(guard).watch(request)
-    report_briefly(app)
+    if not report_briefly(app):
+        refuse("FastAPI validates no body with _type_adapter, so errors of a body have no bound")
     add_middleware(app, guard.fingerprint)
     add_list(app, guard, lambda: installed_guard() is not None)
     add_tokenizer(app, guard)

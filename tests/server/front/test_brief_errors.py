@@ -29,7 +29,7 @@ def client():
     async def ask(obj: Annotated[Asked, Body()]) -> Any:
         return obj.model_dump()
 
-    report_briefly(app)
+    assert report_briefly(app)
     return TestClient(app)
 
 
