@@ -50,6 +50,10 @@ _PLANS = "sglang_lp_plans"
 #: Attribute of SGLang's grammar backend: the vocabulary.
 _VOCABULARY = "sglang_lp_vocabulary"
 
+#: What SGLang keeps in place of a grammar whose compilation took too long, for all later requests:
+#: a client with many slow grammars could do that to a neighbour's.
+_TIMED_OUT = "Grammar preprocessing timed out"
+
 #: Most bytes of the plans that are kept for later requests.
 _MOST_BYTES = 1 << 30
 
@@ -129,6 +133,8 @@ class Closings:
         require_reasoning: bool,  # noqa: FBT001 - SGLang's
     ) -> tuple[Any | Future[Any], bool]:
         """Return a grammar with its plans; or a future of it, and that it was not known."""
+        if getattr(backend.cache.get(key), "error_message", None) == _TIMED_OUT:
+            del backend.cache[key]
         if self._asking is None:
             return original(backend, key, require_reasoning)
         banned: frozenset[int] = getattr(self._asking, BANNED)
