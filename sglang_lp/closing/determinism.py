@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp.closing.automaton import Automaton, Edge
 
@@ -25,7 +25,48 @@ _MOST_MEMBERS = 500_000
 _ASCII = 0x80
 
 #: The bytes of one character: ranges, each with the bytes after it.
-_Shape = tuple[Any, ...] | None
+Shape = tuple[Any, ...]
+
+#: Calls of a rule from which on it is worth a table of its own.
+_MANY_CALLS = 16
+
+
+class Letter(NamedTuple):
+    """A rule that reads one of some characters.
+
+    Attributes:
+        shape: The bytes of the characters.
+        firsts: Their first bytes.
+        final: The state after a character.
+    """
+
+    shape: Shape
+    firsts: frozenset[int]
+    final: int
+
+
+def find_letters(automaton: Automaton) -> dict[int, Letter]:
+    """Return rules that read one character and are called many times, by their first states."""
+    uses = Counter(rule for calls in automaton.calls for rule, _ in calls)
+    return {
+        automaton.starts[rule]: letter
+        for rule, count in uses.items()
+        if count >= _MANY_CALLS and (letter := _letter(automaton, automaton.starts[rule]))
+    }
+
+
+def _letter(automaton: Automaton, start: int) -> Letter | None:
+    """Return the rule that begins in a state if it reads one of some characters, and no more."""
+    own = _own_states(automaton, start)
+    finals = own & automaton.finals
+    if any(automaton.empty[one] or automaton.calls[one] for one in own) or len(finals) != 1:
+        return None
+    (final,) = finals
+    shape = _shape(automaton, start, final)
+    if shape is None or automaton.edges[final]:
+        return None
+    firsts = frozenset(byte for low, high, _ in shape for byte in range(low, high + 1))
+    return Letter(shape, firsts, final)
 
 
 def determinize(automaton: Automaton) -> Automaton:
@@ -50,15 +91,11 @@ def _call_copies(automaton: Automaton) -> Automaton:
 
     xgrammar calls a rule for the first characters of a long string, and copies it for the others.
     """
-    letters: dict[_Shape, int] = {}
+    letters: dict[Shape, int] = {}
     for rule, start in enumerate(automaton.starts):
-        own = _own_states(automaton, start)
-        ends = own & automaton.finals
-        if any(automaton.empty[one] or automaton.calls[one] for one in own) or len(ends) != 1:
-            continue
-        shape = _shape(automaton, start, *ends)
-        if shape is not None:
-            letters.setdefault(shape, rule)
+        found = _letter(automaton, start)
+        if found is not None:
+            letters.setdefault(found.shape, rule)
     called = {rule for calls in automaton.calls for rule, _ in calls}
     firsts = {automaton.starts[rule] for rule in letters.values()}
     edges, calls = [*automaton.edges], [[*to] for to in automaton.calls]
@@ -67,14 +104,15 @@ def _call_copies(automaton: Automaton) -> Automaton:
         if len(ends) != 1 or state in firsts:
             continue
         (end,) = ends
-        letter = letters.get(_shape(automaton, state, end))
+        shape = _shape(automaton, state, end)
+        letter = None if shape is None else letters.get(shape)
         if letter in called and letter is not None:
             edges[state] = []
             calls[state].append((letter, end))
     return automaton._replace(edges=edges, calls=calls)
 
 
-def _shape(automaton: Automaton, state: int, end: int, deep: int = 4) -> _Shape:
+def _shape(automaton: Automaton, state: int, end: int, deep: int = 4) -> Shape | None:
     """Return the bytes from a state to another, as nested ranges; ``None`` if not all lead there.
 
     Args:
@@ -87,7 +125,7 @@ def _shape(automaton: Automaton, state: int, end: int, deep: int = 4) -> _Shape:
         return None
     ranges = []
     for low, high, to in automaton.edges[state]:
-        rest: _Shape = () if to == end else None
+        rest: Shape | None = () if to == end else None
         if to != end and not automaton.empty[to] and not automaton.calls[to]:
             rest = _shape(automaton, to, end, deep - 1)
         if rest is None:

@@ -288,10 +288,12 @@ def tell(req: Any) -> None:
     """
     closing: _Closing | None = getattr(req, _CLOSING, None)
     if closing is not None:
-        led = closing.row.led
-        if led is not None and led >= len(req.output_ids):
-            led = None  # the answer was aborted before
-        add(req.finished_reason, {WHOLE: orjson.dumps({"led_from": led}).decode()})
+        count, row = len(req.output_ids), closing.row
+        # An answer that was aborted may end before the token.
+        report = {"led_from": row.led if row.led is not None and row.led < count else None}
+        if row.given_up is not None and row.given_up <= count:
+            report["given_up_at"] = row.given_up
+        add(req.finished_reason, {WHOLE: orjson.dumps(report).decode()})
 
 
 def tell_alone(original: Callable[[Any, int], None], req: Any, new_accepted_len: int) -> None:
