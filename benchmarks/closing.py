@@ -80,6 +80,7 @@ CASES = {
         },
     },
     "`maxLength` 500": _object(a={**_TEXT, "maxLength": 500}, b=_NUMBER),
+    "`minLength` 150": _object(a={**_TEXT, "minLength": 150}, b=_NUMBER),
 }
 
 

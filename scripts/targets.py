@@ -169,6 +169,10 @@ PARTS = {
             PAGES,
         ),
     ),
+    "matrix": Choice(
+        "what servers do with formats, tools, streams and thinking",
+        (*ENV, _python("formats, tools, streams and thinking", "benchmarks.matrix")),
+    ),
     "rules": Choice(
         "what the operator's decisions cost a request",
         (*ENV, _python("what the operator's decisions cost", "benchmarks.rules.measure")),

@@ -21,7 +21,7 @@ SCHEMA = {
     "required": [PROPERTY],
     "additionalProperties": False,
 }
-#: Most tokens of a block of thought where a budget is asked for.
+#: The budget of a block of thought, in tokens. The newline before its end is one more.
 BUDGET = 8
 
 _OK = 200
@@ -101,7 +101,7 @@ def judge(cell: Cell, reply: Reply) -> Verdict:
         problems.append("thoughts")
     if any(text in reply.content for pair in PAIRS for text in pair):
         problems.append("delimiters in content")
-    if cell.thinking == "budget" and max(reply.blocks, default=0) > BUDGET:
+    if cell.thinking == "budget" and max(reply.blocks, default=0) > BUDGET + 1:
         problems.append("over budget")
     return Verdict(", ".join([came, *problems]), ok and not problems)
 

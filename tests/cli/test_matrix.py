@@ -86,10 +86,11 @@ def test_a_document_is_one_for_jsonschema_and_for_re(text, cut):
         ),
         (
             {"format": "json_schema", "thinking": "budget"},
-            {"content": WHOLE, "blocks": (1, BUDGET + 1)},
+            {"content": WHOLE, "blocks": (1, BUDGET + 2)},
             "document, over budget",
             False,
         ),
+        ({"thinking": "budget"}, {"content": "x", "blocks": (BUDGET + 1,)}, "text", True),
         ({}, {"status": 400}, "refused", False),
         ({}, {"status": 500}, "HTTP 500", False),
     ],

@@ -49,6 +49,7 @@ def example(name: str) -> ModuleType:
         scenes.bans,
         scenes.no_loop,
         scenes.forced,
+        scenes.whole,
         scenes.stock,
     ],
     ids=lambda scene: scene.__name__,
