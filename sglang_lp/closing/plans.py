@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from sglang_lp.closing.automaton import Automaton
     from sglang_lp.closing.runs import Runs
     from sglang_lp.closing.vocabulary import Vocabulary
+
+#: Which texts of a grammar are JSON.
+Json = Literal["whole", "parts", "none"]
 
 #: Most states from which the search for the fewest tokens goes on.
 _MOST_OPENED = 300
@@ -102,7 +105,8 @@ class Plans:
     Args:
         automaton: The grammar.
         vocabulary: The tokens that answers may use.
-        is_json: Whether a text is JSON, which has no raw control characters in strings.
+        json: Whether a text is JSON, or has parts that are. JSON has no raw control characters in
+            strings.
 
     Attributes:
         vocabulary: The tokens.
@@ -110,6 +114,8 @@ class Plans:
         growth: Most bytes that one token adds to the ways of a text.
         shortest: The shortest complete answer that is known, its end token included.
         allowed: Tokens that answers may use, packed; ``None`` if the grammar's mask says as much.
+        is_narrower: Whether texts of the grammar are left out whose strings are no JSON, so that
+            every row of its mask has to be narrowed.
         nbytes: About the most bytes of the plans, without the vocabulary.
 
     Raises:
@@ -117,14 +123,18 @@ class Plans:
             state from which none can; or the grammar has a form that is not known.
     """
 
-    def __init__(self, automaton: Automaton, vocabulary: Vocabulary, *, is_json: bool) -> None:
-        control = automaton.control_bytes() if is_json else frozenset()
+    def __init__(self, automaton: Automaton, vocabulary: Vocabulary, *, json: Json) -> None:
+        control = automaton.control_bytes() if json == "whole" else frozenset()
         self.allowed = None
         if control:
             automaton = automaton.without(control)
             unfit = vocabulary.containing(control)
             vocabulary = vocabulary.without(unfit)
             self.allowed = packed(~np.isin(np.arange(vocabulary.size), [*unfit]))
+        given = automaton
+        if json == "parts":
+            automaton = automaton.without_raw_controls()
+        self.is_narrower = automaton is not given
         automaton = determinize(automaton)
         if not vocabulary.stops:
             raise Unsupported("this model has no end token that a complete answer could end with")
@@ -151,10 +161,10 @@ class Plans:
         self.shortest = self._search()
 
     @classmethod
-    def of_compiled(cls, compiled: Any, vocabulary: Vocabulary, *, is_json: bool) -> Plans | str:
+    def of_compiled(cls, compiled: Any, vocabulary: Vocabulary, *, json: Json) -> Plans | str:
         """Return the plans of xgrammar's ``CompiledGrammar``, or why there are none, in words."""
         try:
-            return cls(read(compiled.serialize_json()), vocabulary, is_json=is_json)
+            return cls(read(compiled.serialize_json()), vocabulary, json=json)
         except RequestError as error:
             return str(error)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from sglang_lp.closing.distances import NEVER
 from sglang_lp.closing.states import DEAD, LOST
 from sglang_lp.errors import SglangLpError
 
@@ -103,6 +104,8 @@ class ClosingRow:
             return False
         if self.given_up is not None:
             return True
+        if self.plans.is_narrower:
+            return False
         top = self._known[-1]
         return count + before < top.wake and before == top.before
 
@@ -130,16 +133,18 @@ class ClosingRow:
         if known is None:
             self.given_up = used
             return
-        if known.wake > used or room <= 0 or plans.reach(known.state) < room - 1:
+        leads = known.wake <= used and room > 0 and plans.reach(known.state) >= room - 1
+        if not leads and not plans.is_narrower:
             return
         old = row.view(np.uint32)
-        new = old & (plans.fitting(known.state, room - 1) | plans.vocabulary.stop_row)
+        left = room - 1 if leads else NEVER
+        new = old & (plans.fitting(known.state, left) | plans.vocabulary.stop_row)
         plan = known.plan
         if not plan and not new.any():
             plan = plans.plan(known.state)
         if plan:  # xgrammar's mask can lack a token that its matcher takes
             new[plan[0] >> 5] |= np.uint32(1 << (plan[0] & 31))
-        if self.led is None and not np.array_equal(old, new):
+        if leads and self.led is None and not np.array_equal(old, new):
             self.lead(used)
         old[:] = new
 

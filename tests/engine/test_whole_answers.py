@@ -108,12 +108,12 @@ def test_an_answer_is_complete_at_every_limit(server, kind):
 
 @on_servers("squeezed")
 def test_an_answer_is_complete_after_a_retraction(server):
-    replies = ask(server, "ebnf", [60] * 24)
+    replies = ask(server, "json_schema", [120] * 16)
     assert replies.status == 200, replies.body
     assert any(reply["meta_info"]["num_retractions"] for reply in replies.body)
     for reply in replies.body:
         assert reply["meta_info"]["finish_reason"]["type"] == "stop"
-        assert is_nested(reply["text"]), reply
+        assert is_record(reply["text"]), reply
 
 
 @on_the_default_server

@@ -75,6 +75,7 @@ def dropped(body, odd):
 
 BANNED = PLAIN.banned[0]
 CUT = {"type": "length", "length": 6}
+WHOLE = {"whole_answer": True}
 NO_PARALLEL = {"tools": [TOOL], "parallel_tool_calls": False}
 REPORT = {
     "processors": ["DRYLogitProcessor"],
@@ -266,6 +267,11 @@ WRONG = {
         (case(NO_PARALLEL, chat(tool_calls=[{}, {}]), path=CHAT), REASONING),
         (case({**NO_PARALLEL, "tool_choice": "none"}, chat(tool_calls=[{}]), path=CHAT), REASONING),
     ],
+    "whole_answers_are_complete": [
+        (case(asks(None, WHOLE, regex="a+"), generated("aab")), PLAIN),
+        (case(asks(None, WHOLE, json_schema="{}"), generated('{"a": ')), PLAIN),
+        (case(asks(None, WHOLE, regex="a+"), generated("a", finish=CUT)), PLAIN),
+    ],
     "no_server_error": [
         (case(asks(), {"error": {"message": "no"}}, status=500), PLAIN),
         (case(asks(), status=0), PLAIN),
@@ -326,6 +332,8 @@ RIGHT = [
     (case(thinks(6, answer_room=9), generated("", [198, END, 32, 32, 32, 32], CUT)), PLAIN),
     (case(thinks(9, min_answer_tokens=1), generated("A</think>B", [32, END, 33])), PLAIN),
     (case(NO_PARALLEL, chat(content="", tool_calls=[{}]), path=CHAT), REASONING),
+    (case(asks(None, WHOLE, json_schema="{}"), generated('{"a": 1}<|im_end|>')), PLAIN),
+    (case(asks(None, {}, regex="a+"), generated("b", finish=CUT)), PLAIN),
     (case(asks("three"), generated(ids=[300, 302, EOS])), PLAIN),
     (dropped({"thinking_budget": 4, "messages": []}, odd=()), PLAIN),
     (refused(400, "top_p: expected a number", odd={"top_p"}), PLAIN),
@@ -384,7 +392,7 @@ RIGHT = [
     ),
 ]
 
-REPORTED = 18
+REPORTED = 20
 
 
 @pytest.mark.parametrize("place", range(len(RIGHT)))

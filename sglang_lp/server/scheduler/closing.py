@@ -20,7 +20,7 @@ import orjson
 
 from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp.closing.keeping import Keeping
-from sglang_lp.closing.plans import Plans
+from sglang_lp.closing.plans import Json, Plans
 from sglang_lp.closing.row import ClosingRow
 from sglang_lp.closing.vocabulary import Vocabulary
 from sglang_lp.errors import RequestError, SglangLpError, Unsupported
@@ -329,7 +329,10 @@ def _give(grammar: Any, kept: _Made) -> None:
 def _plan(backend: Any, compiled: Any, kind: str, banned: frozenset[int]) -> _Made:
     """Make the plans of a compiled grammar, in SGLang's thread for grammars."""
     vocabulary = _vocabulary_of(backend, compiled).without(banned)
-    plans = Plans.of_compiled(compiled, vocabulary, is_json=kind.startswith("json"))
+    json: Json = "whole" if kind.startswith("json") else "none"
+    if kind.startswith("structural_tag"):  # as the arguments of a tool call
+        json = "parts"
+    plans = Plans.of_compiled(compiled, vocabulary, json=json)
     return _Made(plans, len(plans) if isinstance(plans, str) else plans.nbytes)
 
 
