@@ -1,4 +1,4 @@
-"""Rules of structured answers: those that have to be complete at their limit are."""
+"""Rules of structured answers with ``whole_answer``."""
 
 from __future__ import annotations
 

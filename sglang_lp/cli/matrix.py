@@ -75,7 +75,7 @@ class Served(NamedTuple):
 
 
 class Result(NamedTuple):
-    """One request of the matrix, and what came."""
+    """One request of the matrix, its reply and the verdict."""
 
     cell: Cell
     reply: Reply
@@ -268,8 +268,8 @@ def describe(served: Served) -> str:
 def table(results: Sequence[Result]) -> list[list[str]]:
     """Return the results as rows of texts, the first of which has the names of the columns.
 
-    A streamed answer is told only where another one came than without a stream. What was not asked
-    for has an exclamation mark.
+    A streamed answer is told only where it differs from the answer without a stream. A verdict that
+    is not ``ok`` has an exclamation mark.
     """
     rows: dict[tuple[str, str, str], dict[tuple[str, str], list[Verdict]]] = {}
     for cell, _, verdict in results:

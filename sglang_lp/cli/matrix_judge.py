@@ -79,11 +79,11 @@ class Reply(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What came for one request.
+    """The outcome of one request.
 
     Attributes:
-        came: In a few words.
-        ok: Whether it is what was asked for.
+        came: The answer, in a few words.
+        ok: Whether the request asked for it.
     """
 
     came: str
@@ -91,7 +91,7 @@ class Verdict(NamedTuple):
 
 
 def judge(cell: Cell, reply: Reply) -> Verdict:
-    """Say what came for a request, and whether that is what was asked for."""
+    """Compare the answer to a request with the request."""
     if reply.status != _OK:
         refused = 400 <= reply.status < 500  # noqa: PLR2004 - HTTP's
         return Verdict("refused" if refused else f"HTTP {reply.status}", ok=False)
@@ -120,7 +120,7 @@ def _came(cell: Cell, reply: Reply) -> Verdict:
 
 
 def _instead(cell: Cell, reply: Reply) -> str:
-    """Say what came in place of what was asked for, where the answer ended by itself."""
+    """Name an answer that ended by itself and is neither the document nor the call."""
     if is_document(cell.format, reply.thoughts):
         return "document in thoughts"
     if cell.tools in CALLING:

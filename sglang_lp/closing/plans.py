@@ -231,7 +231,7 @@ class Plans:
         """Return the runs of characters that a state reads, and the states after 1, 2 and more.
 
         Returns:
-            ``None`` if what the tokens lead to does not depend on the number of characters alone.
+            ``None`` if the state after a run depends on more than its number of characters.
         """
         start, after = self.states.letter(number)
         if start is None:

@@ -147,7 +147,7 @@ class States:
 
         Returns:
             The first state of the rule that reads it, and the state after any of its characters;
-            ``None`` and ``DEAD`` if it reads none, or not by one rule alone.
+            ``None`` and ``DEAD`` if it reads none, or by several rules.
         """
         found = self._lettered.get(number)
         if found is None:

@@ -1,7 +1,7 @@
 """Framed grammars (SGLang's ``answer_frame``): their close of a thinking message, and a budget's.
 
-No model of the format runs here, so xgrammar's matcher of the frame and SGLang's parser stand for
-the server.
+No model of the format runs here: the tests use xgrammar's matcher of the frame and SGLang's parser
+without a server.
 """
 
 import re
