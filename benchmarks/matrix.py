@@ -30,11 +30,6 @@ SERVERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "SGLang alone": (_QWEN, _ALONE),
     "`qwen3`": (_QWEN, _WITH),
     "`qwen3`, drafts from n-grams": ({**_QWEN, **DRAFTS}, _WITH),
-    "`deepseek-r1`": (
-        {"reasoning_parser": "deepseek-r1", "tool_call_parser": "deepseekv3"},
-        _WITH,
-    ),
-    "`gpt-oss`": ({"reasoning_parser": "gpt-oss", "tool_call_parser": "gpt-oss"}, _WITH),
 }
 
 
