@@ -236,7 +236,9 @@ def _joined(choices: Iterable[Mapping[str, Any]]) -> Reply:
         finish = choice.get("finish_reason") or finish
         report = (choice.get("meta_info") or {}).get(REPORT) or {}
         blocks = tuple(one["tokens"] for one in report.get("thinking") or ()) or blocks
-    return Reply(_OK, content, thoughts, tuple((*one,) for one in calls.values()), finish, blocks)
+    return Reply(
+        _OK, content, thoughts, tuple((name, text) for name, text in calls.values()), finish, blocks
+    )
 
 
 def _message(body: Any) -> str:
