@@ -80,6 +80,7 @@ CASES = {
         },
     },
     "`maxLength` 500": _object(a={**_TEXT, "maxLength": 500}, b=_NUMBER),
+    "`minLength` 150": _object(a={**_TEXT, "minLength": 150}, b=_NUMBER),
 }
 
 
@@ -116,7 +117,7 @@ def measure() -> dict[str, Any]:
         context = compiler.compile_json_schema(orjson.dumps(schema).decode(), max_whitespace_cnt=12)
         compiled = seconds() - began
         began = seconds()
-        plans = Plans(read(context.serialize_json()), vocabulary, is_json=True)
+        plans = Plans(read(context.serialize_json()), vocabulary, json="whole")
         planned = seconds() - began
         age()
         steps = _write(context, plans)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import closing, text
+from benchmarks import closing, matrix, text
 from benchmarks.adapters import measure as adapters
 from benchmarks.bounds import report as bounds
 from benchmarks.catalogue import measure as catalogue
@@ -30,6 +30,7 @@ PARTS = tuple(
             cost,
             drafts,
             evidence,
+            matrix,
             phases,
             rollouts,
             rules,

@@ -47,6 +47,7 @@ def main() -> int:
                 # SmolLM2 shows these better.
                 *(() if speaking else (scenes.bans, scenes.no_loop, scenes.forced)),
                 scenes.catalogue,
+                scenes.whole,
                 scenes.stock,
             ):
                 stage.play(scene(http, model))

@@ -42,6 +42,7 @@ __all__ = [
     "no_loop",
     "overthinking",
     "stock",
+    "whole",
 ]
 
 QUESTION = next(iter(QUESTIONS))
@@ -53,6 +54,14 @@ WAYS: Mapping[str, dict[str, Any]] = {
     "64 samples at temperature 2": {"n": 64, "temperature": 2.0},
     "16 beams": {"n": 16, "beam_width": 16},
 }
+#: A document with as many words as the model likes, and limits that are short for it.
+SHEEP = {
+    "type": "object",
+    "properties": {"sheep": {"type": "array", "items": {"enum": ["white", "black"]}}},
+    "required": ["sheep"],
+    "additionalProperties": False,
+}
+LIMITS = 16, 24, 40
 #: What a thought is closed with.
 CLOSING = "\nI have thought for long enough now, so this is what I answer.\n"
 
@@ -316,6 +325,34 @@ def catalogue(http: httpx.Client, model: Model) -> Scene:
                 seen=([[favourite]] in named) != bool(left_out),
             )
     return scene
+
+
+def whole(http: httpx.Client, model: Model) -> Scene:  # noqa: ARG001 - as every scene
+    """JSON within short limits, with ``whole_answer`` and without."""
+    scene = Scene("Structured answers that are whole: no JSON is cut off by its limit")
+    schema = orjson.dumps(SHEEP).decode()
+    for limit in LIMITS:
+        parsed = {}
+        for asked in (False, True):
+            sampling = {"temperature": 1, "n": 4, "max_new_tokens": limit, "json_schema": schema}
+            params = {"custom_params": {"whole_answer": asked}}
+            answers = generate(http, body(QUESTION, **sampling, **params))
+            parsed[asked] = sum(_is_json(one["text"]) for one in answers)
+            how = f"json_schema, at most {limit} tokens" + (", whole_answer" if asked else "")
+            scene.row(QUESTION, how, cut(" | ".join(one["text"] for one in answers)))
+        scene.proves(
+            f"{limit} tokens: {parsed[True]} of 4 parse, and {parsed[False]} without",
+            seen=parsed[True] == 4 > parsed[False],  # noqa: PLR2004 - copies
+        )
+    return scene
+
+
+def _is_json(text: str) -> bool:
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return True
 
 
 def _each(answer: Any) -> list[Any]:

@@ -22,7 +22,11 @@ __all__ = ["ARGUMENTS", "DRAFTS", "POLICY", "serve", "serve_speaking"]
 
 #: SGLang's arguments for the demo model. The scheduler runs with its defaults, so overlap
 #: scheduling is on.
-ARGUMENTS: Mapping[str, Any] = {**CPU_ARGUMENTS, "max_total_tokens": 16384}
+ARGUMENTS: Mapping[str, Any] = {
+    **CPU_ARGUMENTS,
+    "max_total_tokens": 16384,
+    "grammar_backend": "xgrammar",
+}
 #: SGLang's arguments for drafts from n-grams of the text generated before.
 DRAFTS: Mapping[str, Any] = {
     "speculative_algorithm": "NGRAM",

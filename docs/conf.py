@@ -39,7 +39,7 @@ NAVIGATION = {
         *("start/server", "install", "/SECURITY", "policy", "operating", "monitoring", "runbook"),
         "watermark",
         *("deploying", "disaggregation", "performance", "performance-drafts", "performance-gpu"),
-        *("bounds", "scale"),
+        *("bounds", "scale", "matrix"),
         *("versions", "upgrading", "api/trust"),
     ],
     "Write processors": [

@@ -353,6 +353,16 @@ def _part(draw: st.DrawFn, body: Body) -> None:
                 sampling.pop(name, None)
 
 
+def _ask_for_the_end(draw: st.DrawFn, body: Body) -> None:
+    """Ask for a complete answer, every other time that a grammar says what is complete."""
+    sampling = body.get("sampling_params", body)
+    if isinstance(sampling, list) or not {"regex", "json_schema", "response_format"} & {*sampling}:
+        return
+    params = sampling.get("custom_params") or {}
+    if isinstance(params, dict) and draw(st.booleans()):
+        sampling["custom_params"] = {**params, "whole_answer": True}
+
+
 @st.composite
 def requests(draw: st.DrawFn, kind: Kind) -> Sent:
     """Draw a request with processors.
@@ -372,6 +382,7 @@ def requests(draw: st.DrawFn, kind: Kind) -> Sent:
         }[path]
     )
     _part(draw, body)
+    _ask_for_the_end(draw, body)
     if draw(st.booleans()):
         body["stream"] = True
         if path == CHAT:

@@ -173,6 +173,10 @@ PARTS = {
         "what the checks of an ordinary request cost",
         (*ENV, _python("what the checks of a request cost", "benchmarks.rules.fields")),
     ),
+    "matrix": Choice(
+        "what servers do with formats, tools, streams and thinking",
+        (*ENV, _python("formats, tools, streams and thinking", "benchmarks.matrix")),
+    ),
     "rules": Choice(
         "what the operator's decisions cost a request",
         (*ENV, _python("what the operator's decisions cost", "benchmarks.rules.measure")),

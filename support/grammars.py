@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 
 from sglang_lp.closing.automaton import read
-from sglang_lp.closing.plans import Plans
+from sglang_lp.closing.plans import Json, Plans
 from sglang_lp.closing.row import ClosingRow
 from sglang_lp.closing.vocabulary import Vocabulary
 
@@ -145,7 +145,10 @@ def compile_grammar(kind: str, grammar: Any, banned: Sequence[int] = ()) -> Comp
     context = compile_context(kind, grammar)
     automaton = read(context.serialize_json())
     own = vocabulary().without(banned)
-    return Compiled(context, Plans(automaton, own, is_json=kind == "json_schema"))
+    json: Json = "whole" if kind == "json_schema" else "none"
+    if kind == "structural_tag":
+        json = "parts"
+    return Compiled(context, Plans(automaton, own, json=json))
 
 
 class Answer(NamedTuple):

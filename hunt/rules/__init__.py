@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from hunt import thinking
 from hunt.formats import formats
 from hunt.routes import routes
-from hunt.rules import calls, dropped, ends, operator, others, own, report, thoughts, times
+from hunt.rules import (
+    calls,
+    dropped,
+    ends,
+    operator,
+    others,
+    own,
+    report,
+    structured,
+    thoughts,
+    times,
+)
 
 if TYPE_CHECKING:
     from hunt.asking import Asked
@@ -62,6 +73,7 @@ _RULES: Sequence[Rule] = (
     thoughts.answer_is_guaranteed,
     thoughts.room_is_left,
     calls.calls_are_limited,
+    structured.whole_answers_are_complete,
     ends.no_server_error,
     ends.refusals_name_their_field,
     ends.grammars_need_no_length,

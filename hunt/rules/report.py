@@ -17,7 +17,7 @@ def report_agrees(asked: Asked, _kind: Kind) -> Found:
     """A report has spans within the answer, counts that equal them, and the header's names."""
     for told in told_of(asked):
         report, answer = told.answer.report, told.answer
-        if not told.is_whole or not isinstance(report, Mapping):
+        if not told.is_whole or not isinstance(report, Mapping) or "forced_at" not in report:
             continue
         length = answer.completion_tokens
         length = len(answer.token_ids) if answer.token_ids is not None else length

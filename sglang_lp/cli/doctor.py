@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.adapters import AdaptedProcessor, find_entry_points
-from sglang_lp.cli import policy_option, server_checks
-from sglang_lp.cli.terminal import counted, say, say_json
+from sglang_lp.cli import matrix, policy_option, server_checks
+from sglang_lp.cli.terminal import counted, progress, say, say_json
 from sglang_lp.errors import SglangLpError, UsageError, shown
 
 if TYPE_CHECKING:
@@ -45,6 +45,12 @@ def add(verbs: Any) -> None:
         help="check the server at this URL, and not this environment; give it several times to "
         "compare the policies of several servers",
     )
+    parser.add_argument(
+        "--matrix",
+        action="store_true",
+        help="with --url: ask for JSON, regular expressions and tool calls in every combination "
+        "with streams and thinking, and say what came; about 150 short requests",
+    )
     policy_option.add_option(parser)
     parser.add_argument(
         "--model",
@@ -62,6 +68,10 @@ def add(verbs: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if arguments.matrix and arguments.url is None:
+        raise UsageError("--matrix: expected --url with it")
+    if arguments.matrix:
+        return max(_show_matrix(url, json=arguments.json) for url in arguments.url)
     if arguments.url is not None:
         return _ask(arguments.url, json=arguments.json)
     if arguments.reasoning_parser is not None and arguments.model is None:
@@ -92,6 +102,25 @@ def _ask(urls: Sequence[str], *, json: bool) -> int:
         say("all of them:")
     same = partial(server_checks.check_same_policy, urls)
     return code | _report([("the same policy", same)], "all of them", json=json)
+
+
+def _show_matrix(url: str, *, json: bool) -> int:
+    """Ask a server for every combination, and print what came; return the exit code."""
+    served = matrix.look_at(url)
+    with progress(f"asking {url}"):
+        results = matrix.ask(served)
+    if json:
+        for result in results:
+            say_json({"where": url, **result.line()})
+        return 0 if matrix.passed(results) else 1
+    say(f"{url}: {matrix.describe(served)}")
+    rows = matrix.table(results)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        say("  ".join(map(str.ljust, row, widths)).rstrip())
+    for error in matrix.errors(results):
+        say(f"error: {error}")
+    return 0 if matrix.passed(results) else 1
 
 
 def _report(

@@ -28,6 +28,8 @@ _MOST_STATES = 20_000
 #: Bytes that JSON writes between its values.
 _BLANKS = frozenset(b"\t\n\r ")
 _FIRST_PRINTABLE = 0x20
+_CONTROLS = frozenset(range(_FIRST_PRINTABLE))
+_QUOTE = 0x22
 
 
 class Edge(NamedTuple):
@@ -80,6 +82,28 @@ class Automaton(NamedTuple):
             if control - _BLANKS:
                 found |= control
         return frozenset(found)
+
+    def without_raw_controls(self) -> Automaton:
+        """Return the automaton without control characters in strings; itself if it has none there.
+
+        Texts around the strings, as those around a tool call, keep theirs. A string reads control
+        characters, and its quotation mark leads elsewhere.
+        """
+        edges: list[list[Edge]] = []
+        for own in self.edges:
+            ends = {edge.to for edge in own if edge.low <= _QUOTE <= edge.high}
+            edges.append(
+                [
+                    part
+                    for edge in own
+                    for part in (
+                        _outside(edge, _CONTROLS)
+                        if edge.to not in ends and _reads_controls(edge)
+                        else [edge]
+                    )
+                ]
+            )
+        return self if edges == self.edges else self._replace(edges=edges)
 
     def without(self, some: frozenset[int]) -> Automaton:
         """Return the automaton without edges that read one of some bytes."""
@@ -181,6 +205,11 @@ class _Reading:
         self.empty.append([])
         self.calls.append([])
         return len(self.edges) - 1
+
+
+def _reads_controls(edge: Edge) -> bool:
+    """Tell whether an edge reads control characters that JSON does not write between its values."""
+    return not _CONTROLS.isdisjoint({*range(edge.low, edge.high + 1)} - _BLANKS)
 
 
 def _outside(edge: Edge, some: frozenset[int]) -> list[Edge]:

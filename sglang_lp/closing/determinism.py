@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp.closing.automaton import Automaton, Edge
 
@@ -25,7 +25,51 @@ _MOST_MEMBERS = 500_000
 _ASCII = 0x80
 
 #: The bytes of one character: ranges, each with the bytes after it.
-_Shape = tuple[Any, ...] | None
+Shape = tuple[Any, ...]
+
+#: Calls of a rule from which on it is worth a table of its own.
+_MANY_CALLS = 16
+
+#: First bytes of a character from which on it is worth a rule.
+_MANY_BYTES = 10
+
+
+class Letter(NamedTuple):
+    """A rule that reads one of some characters.
+
+    Attributes:
+        shape: The bytes of the characters.
+        firsts: Their first bytes.
+        final: The state after a character.
+    """
+
+    shape: Shape
+    firsts: frozenset[int]
+    final: int
+
+
+def find_letters(automaton: Automaton) -> dict[int, Letter]:
+    """Return rules that read one character and are called many times, by their first states."""
+    uses = Counter(rule for calls in automaton.calls for rule, _ in calls)
+    return {
+        automaton.starts[rule]: letter
+        for rule, count in uses.items()
+        if count >= _MANY_CALLS and (letter := _letter(automaton, automaton.starts[rule]))
+    }
+
+
+def _letter(automaton: Automaton, start: int) -> Letter | None:
+    """Return the rule that begins in a state if it reads one of some characters, and no more."""
+    own = _own_states(automaton, start)
+    finals = own & automaton.finals
+    if any(automaton.empty[one] or automaton.calls[one] for one in own) or len(finals) != 1:
+        return None
+    (final,) = finals
+    shape = _shape(automaton, automaton.edges[start], final)
+    if shape is None or automaton.edges[final]:
+        return None
+    firsts = frozenset(byte for low, high, _ in shape for byte in range(low, high + 1))
+    return Letter(shape, firsts, final)
 
 
 def determinize(automaton: Automaton) -> Automaton:
@@ -45,51 +89,108 @@ def determinize(automaton: Automaton) -> Automaton:
     return building.whole(starts)
 
 
-def _call_copies(automaton: Automaton) -> Automaton:
-    """Replace copies of a rule that reads bytes only by calls of it.
+class _Copy(NamedTuple):
+    """Edges of a state that read one character.
 
-    xgrammar calls a rule for the first characters of a long string, and copies it for the others.
+    Attributes:
+        state: The state.
+        end: The state after the character.
+        shape: The bytes of the characters.
+        edges: The edges.
     """
-    letters: dict[_Shape, int] = {}
+
+    state: int
+    end: int
+    shape: Shape
+    edges: list[Edge]
+
+
+def _call_copies(automaton: Automaton) -> Automaton:
+    """Replace what reads one character, again and again, by calls of a rule.
+
+    xgrammar calls a rule for the first characters of a long string, and copies it for the others;
+    for a shorter one it has copies only.
+    """
+    letters: dict[Shape, int] = {}
     for rule, start in enumerate(automaton.starts):
-        own = _own_states(automaton, start)
-        ends = own & automaton.finals
-        if any(automaton.empty[one] or automaton.calls[one] for one in own) or len(ends) != 1:
-            continue
-        shape = _shape(automaton, start, *ends)
-        if shape is not None:
-            letters.setdefault(shape, rule)
+        found = _letter(automaton, start)
+        if found is not None:
+            letters.setdefault(found.shape, rule)
     called = {rule for calls in automaton.calls for rule, _ in calls}
     firsts = {automaton.starts[rule] for rule in letters.values()}
-    edges, calls = [*automaton.edges], [[*to] for to in automaton.calls]
-    for state in range(len(edges)):
-        ends = {edge.to for edge in edges[state] if edge.low < _ASCII}
-        if len(ends) != 1 or state in firsts:
+    copies = [
+        copy
+        for state in range(len(automaton.edges))
+        if state not in firsts
+        for copy in _copies(automaton, state)
+    ]
+    for shape, count in Counter(copy.shape for copy in copies).items():
+        if letters.get(shape) in called:
             continue
-        (end,) = ends
-        letter = letters.get(_shape(automaton, state, end))
-        if letter in called and letter is not None:
-            edges[state] = []
-            calls[state].append((letter, end))
+        letters.pop(shape, None)
+        if count >= _MANY_CALLS and sum(high - low + 1 for low, high, _ in shape) >= _MANY_BYTES:
+            letters[shape] = len(automaton.starts)
+            automaton = _with_letter(automaton, shape)
+    edges, calls = [[*some] for some in automaton.edges], [[*some] for some in automaton.calls]
+    for copy in copies:
+        if copy.shape in letters:
+            edges[copy.state] = [edge for edge in edges[copy.state] if edge not in copy.edges]
+            calls[copy.state].append((letters[copy.shape], copy.end))
     return automaton._replace(edges=edges, calls=calls)
 
 
-def _shape(automaton: Automaton, state: int, end: int, deep: int = 4) -> _Shape:
+def _copies(automaton: Automaton, state: int) -> Iterator[_Copy]:
+    """Yield the edges of a state that read one character, for each state after it."""
+    edges = automaton.edges[state]
+    for end in sorted({edge.to for edge in edges if edge.low < _ASCII}):
+        own = [edge for edge in edges if _shape(automaton, [edge], end)]
+        shape = _shape(automaton, own, end)
+        if shape:
+            yield _Copy(state, end, shape, own)
+
+
+def _with_letter(automaton: Automaton, shape: Shape) -> Automaton:
+    """Return the automaton with one more rule, which reads one character."""
+    edges = [*automaton.edges]
+    final = len(edges) + 1
+
+    def fill(state: int, ranges: Shape) -> None:
+        for low, high, rest in ranges:
+            to = final
+            if rest:
+                to = len(edges)
+                edges.append([])
+                fill(to, rest)
+            edges[state].append(Edge(low, high, to))
+
+    edges += [[], []]
+    fill(final - 1, shape)
+    more: list[list[Any]] = [[] for _ in range(len(edges) - len(automaton.edges))]
+    return automaton._replace(
+        edges=edges,
+        empty=[*automaton.empty, *([] for _ in more)],
+        calls=[*automaton.calls, *more],
+        starts=[*automaton.starts, final - 1],
+        finals=automaton.finals | {final},
+    )
+
+
+def _shape(automaton: Automaton, edges: list[Edge], end: int, deep: int = 4) -> Shape | None:
     """Return the bytes from a state to another, as nested ranges; ``None`` if not all lead there.
 
     Args:
         automaton: The grammar.
-        state: The first state.
+        edges: Edges of the first state.
         end: The last state.
         deep: Most bytes between them: those of one character.
     """
-    if deep == 0 or not automaton.edges[state]:
+    if deep == 0 or not edges:
         return None
     ranges = []
-    for low, high, to in automaton.edges[state]:
-        rest: _Shape = () if to == end else None
+    for low, high, to in edges:
+        rest: Shape | None = () if to == end else None
         if to != end and not automaton.empty[to] and not automaton.calls[to]:
-            rest = _shape(automaton, to, end, deep - 1)
+            rest = _shape(automaton, automaton.edges[to], end, deep - 1)
         if rest is None:
             return None
         ranges.append((low, high, rest))

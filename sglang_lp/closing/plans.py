@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import heapq
 import time
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from sglang_lp.closing.automaton import read
-from sglang_lp.closing.determinism import determinize
+from sglang_lp.closing.determinism import determinize, find_letters
 from sglang_lp.closing.distances import Growth, has_traps, shortest
 from sglang_lp.closing.maps import map_tokens
+from sglang_lp.closing.runs import find_runs
 from sglang_lp.closing.spelling import FILLERS, Spelling
 from sglang_lp.closing.states import States
 from sglang_lp.closing.vocabulary import packed
@@ -21,7 +23,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from sglang_lp.closing.automaton import Automaton
+    from sglang_lp.closing.runs import Runs
     from sglang_lp.closing.vocabulary import Vocabulary
+
+#: Which texts of a grammar are JSON.
+Json = Literal["whole", "parts", "none"]
 
 #: Most states from which the search for the fewest tokens goes on.
 _MOST_OPENED = 300
@@ -37,9 +43,10 @@ class _Kept:
     """The tokens from one state.
 
     Attributes:
-        ends: States after tokens.
-        token_ids: The tokens.
-        place: Index in ``ends`` for each token.
+        ends: States after tokens: first those after runs of characters.
+        run_rows: The runs to the first of ``ends``, packed.
+        token_ids: The other tokens.
+        place: For each of ``token_ids``, the index of its state among the other ``ends``.
         most: For each of ``ends``, tokens within which a text can end: the fewest that are known.
         is_exact: For each of ``ends``, whether its plan was made.
         least: For each of ``ends``, tokens below which no text ends.
@@ -51,8 +58,19 @@ class _Kept:
 
     def __init__(self, plans: Plans, number: int) -> None:
         states, vocabulary = plans.states, plans.vocabulary
-        found = map_tokens(states, number, vocabulary.trie)
-        self.ends, self.token_ids, self.place, self.samples = found
+        runs, trie = plans.runs_from(number), vocabulary.trie
+        self.ends, self.samples = [], []
+        self.run_rows: list[NDArray[np.uint32]] = []
+        if runs is not None:
+            for end, token, row in zip(runs[1], runs[0].samples, runs[0].rows, strict=False):
+                if token >= 0:
+                    self.ends.append(end)
+                    self.samples.append(token)
+                    self.run_rows.append(row)
+            trie = runs[0].others
+        ends, self.token_ids, self.place, samples = map_tokens(states, number, trie)
+        self.ends += ends
+        self.samples += samples
         near = np.array([states[end].near for end in self.ends], np.int32)
         self.most = near + 1
         self.least = -(-near // vocabulary.longest) + 1
@@ -61,6 +79,21 @@ class _Kept:
         self.furthest = max((states[end].far for end in self.ends), default=0)
         self.nbytes = self.token_ids.nbytes + self.place.nbytes
         self.nbytes += _MOST_ROWS * vocabulary.stop_row.nbytes
+
+    def tokens(self, chosen: NDArray[np.bool_], size: int) -> NDArray[np.uint32]:
+        """Return the tokens to some of ``ends``, packed.
+
+        Args:
+            chosen: Whether each of ``ends`` is one of them.
+            size: Number of token ids.
+        """
+        count = len(self.run_rows)
+        others = np.zeros(size, bool)
+        others[self.token_ids] = chosen[count:][self.place]
+        row = packed(others)
+        for index in np.flatnonzero(chosen[:count]).tolist():
+            row |= self.run_rows[index]
+        return row
 
 
 class Plans:
@@ -72,7 +105,8 @@ class Plans:
     Args:
         automaton: The grammar.
         vocabulary: The tokens that answers may use.
-        is_json: Whether a text is JSON, which has no raw control characters in strings.
+        json: Whether a text is JSON, or has parts that are. JSON has no raw control characters in
+            strings.
 
     Attributes:
         vocabulary: The tokens.
@@ -80,6 +114,8 @@ class Plans:
         growth: Most bytes that one token adds to the ways of a text.
         shortest: The shortest complete answer that is known, its end token included.
         allowed: Tokens that answers may use, packed; ``None`` if the grammar's mask says as much.
+        is_narrower: Whether texts of the grammar are left out whose strings are no JSON, so that
+            every row of its mask has to be narrowed.
         nbytes: About the most bytes of the plans, without the vocabulary.
 
     Raises:
@@ -87,14 +123,18 @@ class Plans:
             state from which none can; or the grammar has a form that is not known.
     """
 
-    def __init__(self, automaton: Automaton, vocabulary: Vocabulary, *, is_json: bool) -> None:
-        control = automaton.control_bytes() if is_json else frozenset()
+    def __init__(self, automaton: Automaton, vocabulary: Vocabulary, *, json: Json) -> None:
+        control = automaton.control_bytes() if json == "whole" else frozenset()
         self.allowed = None
         if control:
             automaton = automaton.without(control)
             unfit = vocabulary.containing(control)
             vocabulary = vocabulary.without(unfit)
             self.allowed = packed(~np.isin(np.arange(vocabulary.size), [*unfit]))
+        given = automaton
+        if json == "parts":
+            automaton = automaton.without_raw_controls()
+        self.is_narrower = automaton is not given
         automaton = determinize(automaton)
         if not vocabulary.stops:
             raise Unsupported("this model has no end token that a complete answer could end with")
@@ -106,17 +146,25 @@ class Plans:
             )
         self.vocabulary = vocabulary
         self.growth = Growth.of(automaton, distance).of_a_token(vocabulary.trie)
-        self.states = States(automaton, distance, vocabulary.single)
+        self._letters = find_letters(automaton)
+        self._runs: dict[int, Runs] = {
+            start: vocabulary.keeping.get(
+                (vocabulary.key, letter.shape), partial(find_runs, vocabulary, letter.shape)
+            )
+            for start, letter in self._letters.items()
+        }
+        self.states = States(automaton, distance, vocabulary.single, self._letters)
         self._spellings = [Spelling(self.states, vocabulary, one) for one in FILLERS]
         self._key = object()
         self.nbytes = _BYTES_OF_STATES + _BYTES_OF_A_STATE * len(automaton.edges)
+        self.nbytes += sum(runs.nbytes for runs in self._runs.values())
         self.shortest = self._search()
 
     @classmethod
-    def of_compiled(cls, compiled: Any, vocabulary: Vocabulary, *, is_json: bool) -> Plans | str:
+    def of_compiled(cls, compiled: Any, vocabulary: Vocabulary, *, json: Json) -> Plans | str:
         """Return the plans of xgrammar's ``CompiledGrammar``, or why there are none, in words."""
         try:
-            return cls(read(compiled.serialize_json()), vocabulary, is_json=is_json)
+            return cls(read(compiled.serialize_json()), vocabulary, json=json)
         except RequestError as error:
             return str(error)
 
@@ -176,10 +224,29 @@ class Plans:
         if row is None:
             if len(kept.rows) >= _MOST_ROWS:
                 kept.rows.clear()
-            chosen = np.zeros(self.vocabulary.size, bool)
-            chosen[kept.token_ids] = fits[kept.place]
-            row = kept.rows[key] = packed(chosen)
+            row = kept.rows[key] = kept.tokens(fits, self.vocabulary.size)
         return row
+
+    def runs_from(self, number: int) -> tuple[Runs, list[int]] | None:
+        """Return the runs of characters that a state reads, and the states after 1, 2 and more.
+
+        Returns:
+            ``None`` if the state after a run depends on more than its number of characters.
+        """
+        start, after = self.states.letter(number)
+        if start is None:
+            return None
+        runs, firsts = self._runs[start], self._letters[start].firsts
+        ends: list[int] = []
+        while after >= 0 and len(ends) < len(runs.rows):
+            ends.append(after)
+            following, beyond = self.states.letter(after)
+            if following is None and not self.states.reads(after, firsts):
+                break
+            if following != start:
+                return None
+            after = beyond
+        return runs, ends
 
     def _tokens(self, number: int) -> _Kept:
         key = self._key, self.states.forgotten, number

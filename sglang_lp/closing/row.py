@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from sglang_lp.closing.distances import NEVER
+from sglang_lp.closing.states import DEAD, LOST
 from sglang_lp.errors import SglangLpError
 
 if TYPE_CHECKING:
@@ -52,12 +54,15 @@ class ClosingRow:
     Attributes:
         led: Number of tokens before the first token that was chosen from fewer than the grammar
             allows; ``None`` if there was none.
+        given_up: Number of tokens after which a text was in too many states of its grammar to be
+            completed for certain; ``None`` if it never was. From there on the row is not narrowed.
     """
 
     def __init__(self, plans: Plans, limit: int) -> None:
         self.plans = plans
         self.limit = limit
         self.led: int | None = None
+        self.given_up: int | None = None
         self._forgotten = plans.states.forgotten
         self._known: list[_Known] = []
         self._begin()
@@ -85,6 +90,8 @@ class ClosingRow:
             self._begin()
         if self.led is not None and self.led > position:
             self.led = None
+        if self.given_up is not None and self.given_up > position:
+            self.given_up = None
 
     def sleeps(self, count: int, before: int) -> bool:
         """Tell whether the next token need not be looked at.
@@ -93,8 +100,14 @@ class ClosingRow:
             count: Tokens of the text so far.
             before: Tokens of the answer before the text.
         """
+        if self.plans.allowed is not None:
+            return False
+        if self.given_up is not None:
+            return True
+        if self.plans.is_narrower:
+            return False
         top = self._known[-1]
-        return self.plans.allowed is None and count + before < top.wake and before == top.before
+        return count + before < top.wake and before == top.before
 
     def narrow(self, row: NDArray[np.int32], accepted: Sequence[int], before: int = 0) -> None:
         """Leave only tokens after which a complete text fits.
@@ -109,7 +122,7 @@ class ClosingRow:
         if plans.allowed is not None:
             row.view(np.uint32)[:] &= plans.allowed
             top = self._known[-1]
-            if used < top.wake and before == top.before:
+            if self.given_up is not None or (used < top.wake and before == top.before):
                 return
         plans.refresh()
         if self._forgotten != plans.states.forgotten:
@@ -117,16 +130,21 @@ class ClosingRow:
             self._begin()
         known = self._follow(accepted, before)
         room = self.limit - used
-        if known.wake > used or room <= 0 or plans.reach(known.state) < room - 1:
+        if known is None:
+            self.given_up = used
+            return
+        leads = known.wake <= used and room > 0 and plans.reach(known.state) >= room - 1
+        if not leads and not plans.is_narrower:
             return
         old = row.view(np.uint32)
-        new = old & (plans.fitting(known.state, room - 1) | plans.vocabulary.stop_row)
+        left = room - 1 if leads else NEVER
+        new = old & (plans.fitting(known.state, left) | plans.vocabulary.stop_row)
         plan = known.plan
         if not plan and not new.any():
             plan = plans.plan(known.state)
         if plan:  # xgrammar's mask can lack a token that its matcher takes
             new[plan[0] >> 5] |= np.uint32(1 << (plan[0] & 31))
-        if self.led is None and not np.array_equal(old, new):
+        if leads and self.led is None and not np.array_equal(old, new):
             self.lead(used)
         old[:] = new
 
@@ -134,14 +152,16 @@ class ClosingRow:
         """Forget all positions but the first."""
         self._known = [_Known(0, 0, self.plans.states.start, self.plans.shortest, 0)]
 
-    def _follow(self, accepted: Sequence[int], before: int) -> _Known:
-        """Walk the new tokens, and return the position after them."""
+    def _follow(self, accepted: Sequence[int], before: int) -> _Known | None:
+        """Walk the new tokens, and return the position after them; ``None`` if it is lost."""
         length, _, state, plan, _ = self._known[-1]
         spelled, states = self.plans.vocabulary.spelled, self.plans.states
         for token in accepted[length:]:
             state = states.walk(state, spelled[token])
             plan = plan[1:] if plan and plan[0] == token else ()
-        if state < 0:
+        if state == LOST:
+            return None
+        if state == DEAD:
             raise SglangLpError(
                 "internal error of sglang-lp: the grammar took a token that its automaton does "
                 "not have"

@@ -11,14 +11,18 @@ from sglang_lp.closing.distances import NEVER
 from sglang_lp.errors import Unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from sglang_lp.closing.automaton import Automaton
+    from sglang_lp.closing.determinism import Letter
 
 #: The state after a byte that the grammar does not allow, or from which no text ends.
 DEAD = -1
+
+#: The state of a text that is in too many states of the automaton at once.
+LOST = -2
 
 #: Most automaton states of a text, and most states and open calls that a grammar keeps. A grammar
 #: that needs more states forgets all of them.
@@ -68,14 +72,25 @@ class States:
         automaton: The grammar.
         distance: Its shortest ways, as :func:`sglang_lp.closing.distances.shortest` returns them.
         usable: Bytes that a way may use.
+        letters: Rules that read one character, by their first states.
 
     Attributes:
         start: Number of the state of the empty text.
         forgotten: How often the numbers have changed.
+
+    Raises:
+        Unsupported: The empty text is in too many states of the automaton at once.
     """
 
-    def __init__(self, automaton: Automaton, distance: list[int], usable: frozenset[int]) -> None:
+    def __init__(
+        self,
+        automaton: Automaton,
+        distance: list[int],
+        usable: frozenset[int],
+        letters: Mapping[int, Letter],
+    ) -> None:
         self._automaton, self._distance, self._usable = automaton, distance, usable
+        self._letters = letters
         self.forgotten = -1
         self.forget()
 
@@ -90,7 +105,13 @@ class States:
         self._next = np.full((64, 256), DEAD, np.int32)
         self._is_open = np.zeros(64, bool)
         automaton = self._automaton
+        #: As :meth:`letter` returns it, for the states that it was asked about.
+        self._lettered: dict[int, tuple[int | None, int]] = {}
         self.start = self._number([(automaton.starts[automaton.root], 0)])
+        if self.start == LOST:
+            raise Unsupported(
+                f"a text of this grammar can be in more than {_MOST_TOGETHER} states at once"
+            )
 
     @property
     def is_full(self) -> bool:
@@ -101,7 +122,7 @@ class States:
         return self._known[number]
 
     def walk(self, number: int, text: bytes) -> int:
-        """Return the state after more bytes, or ``DEAD``."""
+        """Return the state after more bytes, or ``DEAD`` or ``LOST``."""
         for byte in text:
             if number < 0:
                 break
@@ -120,6 +141,39 @@ class States:
         for number in np.unique(numbers[~self._is_open[numbers]]).tolist():
             self._open(number)
         return self._next[numbers, bytes_]
+
+    def letter(self, number: int) -> tuple[int | None, int]:
+        """Return how a state reads a character, and the state after one.
+
+        Returns:
+            The first state of the rule that reads it, and the state after any of its characters;
+            ``None`` and ``DEAD`` if it reads none, or by several rules.
+        """
+        found = self._lettered.get(number)
+        if found is None:
+            found = self._lettered[number] = self._find_letter(number)
+        return found
+
+    def _find_letter(self, number: int) -> tuple[int | None, int]:
+        places = self._known[number].places
+        reading = [place for place in places if place[0] in self._letters]
+        if len(reading) != 1:
+            return None, DEAD
+        ((start, call),) = reading
+        letter = self._letters[start]
+        for state, _ in places:
+            for low, high, _ in self._automaton.edges[state]:
+                if state != start and not letter.firsts.isdisjoint(range(low, high + 1)):
+                    return None, DEAD
+        return start, self._number([(letter.final, call)])
+
+    def reads(self, number: int, some: frozenset[int]) -> bool:
+        """Tell whether a state reads one of some bytes."""
+        return any(
+            not some.isdisjoint(range(low, high + 1))
+            for state, _ in self._known[number].places
+            for low, high, _ in self._automaton.edges[state]
+        )
 
     def nearest(self, number: int) -> list[Place]:
         """Return the places of a state from which the fewest bytes are missing."""
@@ -208,7 +262,7 @@ class States:
         return number
 
     def _number(self, places: Iterable[Place]) -> int:
-        """Return the number of the state that some places make up; ``DEAD`` if no text ends."""
+        """Return the number of the state of some places; ``DEAD`` if no text ends, or ``LOST``."""
         automaton, distance = self._automaton, self._distance
         work = [one for one in places if distance[one[0]] < NEVER]
         seen, reading, ends = set(work), [], False
@@ -222,9 +276,7 @@ class States:
                     seen.add(one)
                     work.append(one)
             if len(seen) > _MOST_TOGETHER:
-                raise Unsupported(
-                    f"a text of this grammar can be in more than {_MOST_TOGETHER} states at once"
-                )
+                return LOST
         if not reading and not ends:
             return DEAD
         key = frozenset(reading), ends

@@ -63,7 +63,8 @@ class Vocabulary:
         single: The bytes that a token of their own spells.
         longest: Number of bytes of the longest token that plans use.
         stop_row: The end tokens, packed.
-        keeping: Keeps the tokens after states of grammars with this vocabulary.
+        key: Its key in ``keeping``.
+        keeping: Keeps tables for grammars with this vocabulary.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Vocabulary:
         base: Vocabulary | None = None,
     ) -> None:
         self.spelled = spelled
+        self.key = object()
         self.keeping: Keeping[Any] = Keeping() if base is None else base.keeping
         self._base = self if base is None else base
         #: Parts of this vocabulary that some grammar uses, by their banned tokens.
@@ -84,9 +86,8 @@ class Vocabulary:
         self._banned = frozenset(banned)
         unused = self._banned | set(self.stops)
         ids = [token for token, text in enumerate(spelled) if text and token not in unused]
-        ids.sort(key=spelled.__getitem__)  # equal texts keep the order of their ids
         self._ids: dict[bytes, int] = {}
-        for token in reversed(ids):
+        for token in reversed(ids):  # of equal texts the smallest id
             if len(spelled[token]) <= _LONGEST:
                 self._ids[spelled[token]] = token
         #: Lengths of the tokens that begin with one or two bytes.
@@ -97,7 +98,7 @@ class Vocabulary:
                 known.append(len(text))
         self.single = frozenset(text[0] for text in self._ids if len(text) == 1)
         self.longest = max(map(len, self._ids), default=1)
-        self.trie = _trie([spelled[token] for token in ids], ids)
+        self.trie = make_trie(spelled, ids)
         self.stop_row = packed(np.isin(np.arange(self.size), self.stops))
 
     @classmethod
@@ -156,8 +157,15 @@ def packed(chosen: NDArray[np.bool_]) -> NDArray[np.uint32]:
     return row.view(np.uint32)
 
 
-def _trie(texts: Sequence[bytes], ids: Sequence[int]) -> Trie:
-    """Return the trie of sorted texts, made one depth at a time."""
+def make_trie(spelled: Sequence[bytes], some: Iterable[int]) -> Trie:
+    """Return the trie of some tokens, made one depth at a time.
+
+    Args:
+        spelled: Bytes of each token id.
+        some: The tokens, each with bytes.
+    """
+    ids = sorted(some, key=spelled.__getitem__)  # equal texts keep the order of their ids
+    texts = [spelled[token] for token in ids]
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
     flat = np.frombuffer(b"".join(texts), np.uint8).astype(np.int32)
     offsets = np.cumsum(lengths) - lengths

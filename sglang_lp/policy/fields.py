@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from sglang_lp.processor import LogitProcessor
     from sglang_lp.served_model import ServedModel
 
+#: Values of ``tool_choice``: no call anywhere, or none in the thoughts before a structured answer.
+NO_CALLS, NO_CALLS_IN_THOUGHTS = 0, 1
+
 
 class EngineField(NamedTuple):
     """A field that asks for a rule.
@@ -53,10 +56,13 @@ def _sequences(flat: list[int], _served: ServedModel) -> Mapping[str, Any]:
     return {"token_ids": token_ids, "lengths": lengths}
 
 
-def _no_calls(_count: int, served: ServedModel) -> Mapping[str, Any]:
+def _no_calls(value: int, served: ServedModel) -> Mapping[str, Any]:
     """Ban the texts that open a tool call."""
     form = served.tool_calls
-    return {} if form is None else {"words": form.starts, "where": form.where}
+    if form is None:
+        return {}
+    where = "thinking" if value == NO_CALLS_IN_THOUGHTS else form.where
+    return {"words": form.starts, "where": where}
 
 
 def _few_calls(count: int, served: ServedModel) -> Mapping[str, Any]:

@@ -177,7 +177,7 @@ SERVERS: Mapping[str, Settings] = {
     ),
     "lora": ({**_LORA, "model_path": "llama"}, _LORA_VARIABLES),
     "lora, eagle chains": ({**_LORA, **_EAGLE}, _LORA_VARIABLES),
-    "two ranks": (_RANKS, RANKS_VARIABLES),
+    "two ranks": ({**_RANKS, "grammar_backend": "xgrammar"}, RANKS_VARIABLES),
     "two ranks, ngram trees": (
         {
             **_RANKS,

@@ -1,6 +1,7 @@
 """Answers are complete within every limit from the shortest complete answer up."""
 
 import re
+from random import Random
 
 import jsonschema
 import orjson
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from sglang_lp.closing.automaton import read
 from sglang_lp.closing.row import ClosingRow
+from sglang_lp.closing.states import DEAD
 from sglang_lp.errors import Unsupported
 from support.grammars import (
     END,
@@ -127,6 +129,22 @@ def test_texts_of_a_grammar_are_complete_at_every_limit(name, model):
             assert re.fullmatch(grammar, answer.text.decode()), answer
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_the_json_in_a_tag_has_no_raw_control_characters_and_the_tag_keeps_its_own(model):
+    text = {"type": "string", "minLength": 3}
+    schema = {"type": "object", "properties": {"a": text}, "required": ["a"]}
+    content = {"type": "json_schema", "json_schema": schema | {"additionalProperties": False}}
+    tag = {"type": "tag", "begin": "<call>\n", "content": content, "end": "\n</call>"}
+    compiled = compile_grammar("structural_tag", {"type": "structural_tag", "format": tag})
+    assert compiled.plans.is_narrower
+    fewest = len(compiled.plans.shortest)
+    for seed, limit in enumerate([*range(fewest, fewest + 8), fewest + 60]):
+        answer = write(compiled, Trial(limit, model, seed, drafts=seed % 3))
+        assert answer.ended, (limit, answer)
+        document = answer.text.decode().removeprefix("<call>\n").removesuffix("\n</call>")
+        assert len(orjson.loads(document)["a"]) >= 3
+
+
 @given(schemas(), st.integers(0, 1000))
 @settings(max_examples=40)
 def test_an_answer_with_room_is_the_one_that_is_not_led(schema, seed):
@@ -194,13 +212,51 @@ def test_a_grammar_of_too_many_states_is_refused():
         read(compile_context("regex", "a" * 20_001).serialize_json())
 
 
+WIDE = "[a-z]*[n-z]" + "[a-z]" * 300
+
+
 @pytest.mark.timeout(120)
-def test_a_grammar_whose_sets_of_states_are_large_is_refused_before_they_are_made():
-    # Determinized it has 2,000 sets of up to 2,000 states: 0.5 GB, and 148 s for 3,000.
-    compiled = compile_grammar("regex", "[a-z]*[n-z]" + "[a-z]" * 2_000)
-    trial = Trial(len(compiled.plans.shortest) + 3, uniform, 1)
-    with pytest.raises(Unsupported, match="256 states at once"):
-        write(compiled, trial)
+def test_a_text_keeps_out_of_large_sets_of_states_while_it_is_led():
+    compiled = compile_grammar("regex", WIDE)
+    answer = write(compiled, Trial(len(compiled.plans.shortest) + 3, uniform, 1))
+    assert answer.ended
+    assert re.fullmatch(WIDE, answer.text.decode())
+
+
+@pytest.mark.timeout(120)
+def test_a_row_gives_up_where_its_text_is_in_too_many_states():
+    compiled = compile_grammar("regex", WIDE)
+    row, mask = ClosingRow(compiled.plans, 10_000), row_of(compiled)
+    whole = mask.copy()
+    row.narrow(mask, [SPELLED.index(b"z")] * 400)
+    assert (row.given_up, row.led) == (400, None)
+    assert (mask == whole).all()
+    assert row.sleeps(401, 0)
+    row.rewind(9, 9)  # it was a draft
+    assert row.given_up is None
+    row.narrow(mask, [SPELLED.index(b"z")] * 9)
+    assert row.given_up is None
+
+
+@pytest.mark.parametrize("length", [{"maxLength": 130}, {"minLength": 130}])
+def test_runs_of_characters_lead_where_each_token_does(length):
+    schema = {"properties": {"a": {"type": "string", **length}, "b": {}}, "required": ["a", "b"]}
+    runs, plain = (compile_grammar("json_schema", schema | {"type": "object"}) for _ in range(2))
+    plain.plans.states.letter = lambda _number: (None, DEAD)
+    plain.plans._key = object()
+    used, some = 0, Random(1)
+    for seed in range(6):
+        accepted = write(runs, Trial(200, uniform, seed)).token_ids
+        for count in some.sample(range(len(accepted)), min(8, len(accepted))):
+            text = b"".join(SPELLED[one] for one in accepted[:count])
+            one, other = (
+                each.plans.states.walk(each.plans.states.start, text) for each in (runs, plain)
+            )
+            used += runs.plans.runs_from(one) is not None
+            for room in (1, 3, some.randint(4, 40), some.randint(40, 140)):
+                fitting = runs.plans.fitting(one, room)
+                assert (fitting == plain.plans.fitting(other, room)).all(), (text, room)
+    assert used > 5
 
 
 def test_grammars_with_the_same_tokens_share_a_vocabulary():

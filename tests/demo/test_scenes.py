@@ -74,6 +74,14 @@ def test_efforts_become_budgets_that_no_request_names(url: str, directory: Path)
     assert played.holds
 
 
+def test_json_is_whole_within_its_limit(url: str, directory: Path) -> None:
+    with httpx.Client(base_url=url, timeout=120) as http:
+        played = scenes.whole(http, scenes.Model.of(directory))
+
+    assert [claim for claim, seen in played.proofs if not seen] == []
+    assert played.holds
+
+
 def test_answers_out_of_a_catalogue_are_items(url: str, directory: Path) -> None:
     with httpx.Client(base_url=url, timeout=120) as http:
         played = scenes.catalogue(http, scenes.Model.of(directory))

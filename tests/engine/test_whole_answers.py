@@ -23,7 +23,11 @@ everywhere = on_servers(
     "ngram trees, mixed chunks",
     "eagle chains",
     "squeezed",
+    "two ranks",
     "two stages",
+    "standalone trees, squeezed",
+    "dflash",
+    "dspark",
 )
 
 RECORD = {
@@ -100,6 +104,16 @@ def test_an_answer_is_complete_at_every_limit(server, kind):
         assert meta["completion_tokens"] <= limit
         assert CASES[kind][1](reply["text"]), (limit, reply["text"])
         assert set(meta["sglang_lp"]) >= {"processors", "policy", "whole_answer"}
+
+
+@on_servers("squeezed")
+def test_an_answer_is_complete_after_a_retraction(server):
+    replies = ask(server, "json_schema", [120] * 16)
+    assert replies.status == 200, replies.body
+    assert any(reply["meta_info"]["num_retractions"] for reply in replies.body)
+    for reply in replies.body:
+        assert reply["meta_info"]["finish_reason"]["type"] == "stop"
+        assert is_record(reply["text"]), reply
 
 
 @on_the_default_server
@@ -252,3 +266,41 @@ def test_an_answer_behind_thinking_is_complete(server, budget):
             choice = reply.body["choices"][0]
             assert choice["finish_reason"] == "stop", (limit, choice)
             assert is_record(choice["message"]["content"]), (limit, choice)
+
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "record", "strict": True, "parameters": RECORD},
+}
+
+
+@on_servers("reasoning")
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "record"}}]
+)
+@pytest.mark.parametrize("thinks", [False, True])
+def test_a_tool_call_under_a_grammar_is_complete_at_every_limit(server, choice, thinks):
+    chat = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "a record"}],
+        "chat_template_kwargs": {"enable_thinking": thinks},
+        "tools": [TOOL],
+        "tool_choice": choice,
+        "temperature": 1,
+        "custom_params": {"whole_answer": True},
+    }
+
+    def one(limit, **more):
+        return server.post("/v1/chat/completions", {**chat, "max_tokens": limit, **more})
+
+    refused = one(1)
+    assert refused.status == 400
+    fewest = int(re.search(r"max_new_tokens of (\d+) or more", str(refused.body))[1])
+    limits = [*range(fewest, fewest + 6), fewest + 30]
+    with ThreadPoolExecutor(8) as pool:
+        for limit, reply in zip(limits, pool.map(one, limits), strict=True):
+            assert reply.status == 200, (limit, reply.body)
+            (choice_,) = reply.body["choices"]
+            assert choice_["finish_reason"] == "tool_calls", (limit, choice_)
+            for call in choice_["message"]["tool_calls"]:
+                assert is_record(call["function"]["arguments"]), (limit, choice_)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -24,6 +25,7 @@ from support.servers.disaggregated import missing, pair
 from support.servers.server import launch
 from tests.engine.test_history import LONG, until_quiet
 from tests.engine.test_ranks import seen_alike, slowed
+from tests.engine.test_whole_answers import PATTERN
 
 pytestmark = [
     pytest.mark.fleet,
@@ -33,7 +35,10 @@ pytestmark = [
 
 #: What each server adds to ``CPU_ARGUMENTS``, and its environment variables.
 SETTINGS = {
-    "one token a step": ({"enable_deterministic_inference": True}, seeds.VARIABLES),
+    "one token a step": (
+        {"enable_deterministic_inference": True, "grammar_backend": "xgrammar"},
+        seeds.VARIABLES,
+    ),
     "eagle chains": SERVERS["eagle chains"],
     "eagle3 trees": SERVERS["eagle3 trees"],
     "one rank and two": ({"model_path": "llama"}, RANKS_VARIABLES),
@@ -254,6 +259,24 @@ def test_an_answer_that_was_cut_goes_on_as_if_it_had_not_been(oracle, both):
 def test_drafts_are_accepted_on_the_decode_server(both):
     reply = both.post("/generate", body([*range(300, 309)], max_new_tokens=30))
     assert reply.body["meta_info"]["spec_num_correct_drafts"] > 0
+
+
+@pytest.mark.parametrize("setting", ["one token a step", "eagle chains"], indirect=True)
+def test_a_structured_answer_is_complete_at_every_limit(both):
+    def asked(limit):
+        custom = {"custom_params": {"whole_answer": True}}
+        return body([5, 6, limit], regex=PATTERN, temperature=1.0, max_new_tokens=limit, **custom)
+
+    began = time.monotonic()
+    refused = both.ask("/generate", asked(1))
+    assert [answer.status for answer in refused] == [400, 400]
+    assert time.monotonic() - began < AT_ONCE
+    fewest = int(re.search(r"max_new_tokens of (\d+)", str(refused.decode.body))[1])
+    limits = [*range(fewest, fewest + 12), 48]
+    for limit, reply in zip(limits, both.at_once([*map(asked, limits)]), strict=True):
+        assert reply.status == 200, reply.body
+        assert reply.finish_reason["type"] == "stop"
+        assert re.fullmatch(PATTERN, reply.body["text"]), (limit, reply.body["text"])
 
 
 def test_without_a_processor_they_answer_as_the_model_does(oracle, both):

@@ -75,6 +75,7 @@ def dropped(body, odd):
 
 BANNED = PLAIN.banned[0]
 CUT = {"type": "length", "length": 6}
+WHOLE = {"whole_answer": True}
 NO_PARALLEL = {"tools": [TOOL], "parallel_tool_calls": False}
 REPORT = {
     "processors": ["DRYLogitProcessor"],
@@ -266,6 +267,11 @@ WRONG = {
         (case(NO_PARALLEL, chat(tool_calls=[{}, {}]), path=CHAT), REASONING),
         (case({**NO_PARALLEL, "tool_choice": "none"}, chat(tool_calls=[{}]), path=CHAT), REASONING),
     ],
+    "whole_answers_are_complete": [
+        (case(asks(None, WHOLE, regex="a+"), generated("aab")), PLAIN),
+        (case(asks(None, WHOLE, json_schema="{}"), generated('{"a": ')), PLAIN),
+        (case(asks(None, WHOLE, regex="a+"), generated("a", finish=CUT)), PLAIN),
+    ],
     "no_server_error": [
         (case(asks(), {"error": {"message": "no"}}, status=500), PLAIN),
         (case(asks(), status=0), PLAIN),
@@ -333,6 +339,8 @@ RIGHT = [
     (case(asks(regex="a", min_new_tokens=2), {"error": {"message": "no"}}, status=400), PLAIN),
     (case(asks(regex="a", min_new_tokens=0), generated()), PLAIN),
     (refused(400, "routed_dp_rank: expected a number", odd={"data_parallel_rank"}), PLAIN),
+    (case(asks(None, WHOLE, json_schema="{}"), generated('{"a": 1}<|im_end|>')), PLAIN),
+    (case(asks(None, {}, regex="a+"), generated("b", finish=CUT)), PLAIN),
     (case(asks("three"), generated(ids=[300, 302, EOS])), PLAIN),
     (dropped({"thinking_budget": 4, "messages": []}, odd=()), PLAIN),
     (refused(400, "top_p: expected a number", odd={"top_p"}), PLAIN),
@@ -391,7 +399,7 @@ RIGHT = [
     ),
 ]
 
-REPORTED = 21
+REPORTED = 23
 
 
 @pytest.mark.parametrize("place", range(len(RIGHT)))

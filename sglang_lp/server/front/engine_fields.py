@@ -11,6 +11,7 @@ from typing import Any
 
 from sglang_lp.errors import RequestError, did_you_mean, shown
 from sglang_lp.params import MAX_INT
+from sglang_lp.policy.fields import NO_CALLS, NO_CALLS_IN_THOUGHTS
 from sglang_lp.text.automaton import MAX_SEQUENCE_IDS
 
 MISSING: Any = object()
@@ -143,11 +144,17 @@ def to_repetition(body: Any, name: str) -> Any:
 
 
 def to_no_calls(body: Any, name: str) -> Any:
-    """Return 0 for a ``tool_choice`` of ``"none"``, of OpenAI's or Anthropic's form.
+    """Return a number for a ``tool_choice`` of ``"none"``, of OpenAI's or Anthropic's form.
 
     A chat without tools asks for nothing: SGLang itself writes ``"none"`` into its body.
+
+    Returns:
+        ``NO_CALLS``; or ``NO_CALLS_IN_THOUGHTS`` for an answer with a format of its own, which is
+        no call and may hold any text.
     """
-    return 0 if _has_tools(body) and _is_none(_value(body, name)) else MISSING
+    if not _has_tools(body) or not _is_none(_value(body, name)):
+        return MISSING
+    return NO_CALLS_IN_THOUGHTS if _has_format(body) else NO_CALLS
 
 
 def to_one_call(body: Any, name: str) -> Any:
@@ -165,6 +172,14 @@ def _has_tools(body: Any) -> bool:
     messages = _value(body, "messages")
     places = [body, *(messages if isinstance(messages, list) else ())]
     return any(_inner(place, "tools") for place in places)
+
+
+def _has_format(body: Any) -> bool:
+    """Tell whether a chat or a response asks for JSON, or for a text of a grammar."""
+    formats = _value(body, "response_format"), _inner(_value(body, "text"), "format")
+    return any(_value(body, name) is not MISSING for name in ("regex", "ebnf")) or any(
+        _inner(one, "type") not in (None, "text") for one in formats
+    )
 
 
 def _is_none(choice: Any) -> bool:

@@ -24,7 +24,7 @@ from sglang_lp.adapters.vllm_xargs import merge_xargs
 from sglang_lp.errors import RequestError, shown
 from sglang_lp.params import MAX_INT
 from sglang_lp.policy.decisions import LEVELS
-from sglang_lp.policy.fields import ENGINE_FIELDS
+from sglang_lp.policy.fields import ENGINE_FIELDS, NO_CALLS
 from sglang_lp.server.front.answer_errors import noting
 from sglang_lp.server.front.engine_fields import (
     MISSING,
@@ -54,6 +54,7 @@ from sglang_lp.server.gate.routed_form import GIVEN_TWICE
 from sglang_lp.trust.audit import Asking, asking
 
 if TYPE_CHECKING:
+    from sglang_lp.served_model import ToolCallFormat
     from sglang_lp.server.gate.guard import Guard
 
 
@@ -377,12 +378,17 @@ class Reader:
         if not _runs_processors(serving):  # SGLang alone reads the request
             return {key: value for key, value in found.items() if key not in _READ}
         form = self._guard.server.tool_calls
-        for key, is_known in ((_NO_CALLS, form), (_ONE_CALL, form and form.end)):
+        bans = form and (found.get(_NO_CALLS) == NO_CALLS or self._calls_in_thoughts(form))
+        for key, is_known in ((_NO_CALLS, bans), (_ONE_CALL, form and form.end)):
             if not is_known:  # SGLang alone reads the field
                 found.pop(key, None)
         if _BAD_WORDS in found:
             found[_BAD_WORDS] = spell(found[_BAD_WORDS], serving.tokenizer_manager.tokenizer)
         return found
+
+    def _calls_in_thoughts(self, form: ToolCallFormat) -> bool:
+        """Tell whether a call counts that opens inside of thinking."""
+        return self._guard.server.reasoning is not None and form.where == "everywhere"
 
     def _found(self, at: At, source: Any) -> dict[str, Any]:
         """Return the values of the fields found in a body or a form, by their keys."""

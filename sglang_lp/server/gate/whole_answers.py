@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_lp.builtins import (
     AllowedTokensLogitProcessor,
+    BadWordsLogitProcessor,
     BiasWordsLogitProcessor,
     DisallowedTokensLogitsProcessor,
     DRYLogitProcessor,
@@ -78,6 +79,8 @@ def find_banned(guard: Guard, intake: Intake, admitted: Admitted | None) -> froz
         return frozenset()
     banned: set[int] = set()
     for link in admitted.servings:
+        if _is_no_call_in_thoughts(link.params, guard):
+            continue
         found = _banned_by(link.params, guard.server.vocab_size or 0)
         if found is None:
             named = link.flags.name if link.is_named else "a processor"
@@ -127,6 +130,16 @@ def _serialized_form() -> str:
 
 def _beside(name: str, why: str) -> Unsupported:
     return Unsupported(f"{WHOLE}: expected none with {name}, {why}; leave out one of them")
+
+
+def _is_no_call_in_thoughts(params: Any, guard: Guard) -> bool:
+    """Tell whether parameters are of the rule that bans calls before a structured answer."""
+    form = guard.server.tool_calls
+    return (
+        isinstance(params, BadWordsLogitProcessor.Params)
+        and form is not None
+        and (str(params.where), tuple(params.words or ())) == ("thinking", form.starts)
+    )
 
 
 def _banned_by(params: Any, vocab_size: int) -> frozenset[int] | None:

@@ -20,7 +20,7 @@ import orjson
 
 from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp.closing.keeping import Keeping
-from sglang_lp.closing.plans import Plans
+from sglang_lp.closing.plans import Json, Plans
 from sglang_lp.closing.row import ClosingRow
 from sglang_lp.closing.vocabulary import Vocabulary
 from sglang_lp.errors import RequestError, SglangLpError, Unsupported
@@ -49,6 +49,10 @@ _PLANS = "sglang_lp_plans"
 
 #: Attribute of SGLang's grammar backend: the vocabulary.
 _VOCABULARY = "sglang_lp_vocabulary"
+
+#: What SGLang keeps in place of a grammar whose compilation took too long, for all later requests:
+#: a client with many slow grammars could do that to a neighbour's.
+_TIMED_OUT = "Grammar preprocessing timed out"
 
 #: Most bytes of the plans that are kept for later requests.
 _MOST_BYTES = 1 << 30
@@ -129,6 +133,8 @@ class Closings:
         require_reasoning: bool,  # noqa: FBT001 - SGLang's
     ) -> tuple[Any | Future[Any], bool]:
         """Return a grammar with its plans; or a future of it, and that it was not known."""
+        if getattr(backend.cache.get(key), "error_message", None) == _TIMED_OUT:
+            del backend.cache[key]
         if self._asking is None:
             return original(backend, key, require_reasoning)
         banned: frozenset[int] = getattr(self._asking, BANNED)
@@ -282,10 +288,12 @@ def tell(req: Any) -> None:
     """
     closing: _Closing | None = getattr(req, _CLOSING, None)
     if closing is not None:
-        led = closing.row.led
-        if led is not None and led >= len(req.output_ids):
-            led = None  # the answer was aborted before
-        add(req.finished_reason, {WHOLE: orjson.dumps({"led_from": led}).decode()})
+        count, row = len(req.output_ids), closing.row
+        # An answer that was aborted may end before the token.
+        report = {"led_from": row.led if row.led is not None and row.led < count else None}
+        if row.given_up is not None and row.given_up <= count:
+            report["given_up_at"] = row.given_up
+        add(req.finished_reason, {WHOLE: orjson.dumps(report).decode()})
 
 
 def tell_alone(original: Callable[[Any, int], None], req: Any, new_accepted_len: int) -> None:
@@ -321,7 +329,10 @@ def _give(grammar: Any, kept: _Made) -> None:
 def _plan(backend: Any, compiled: Any, kind: str, banned: frozenset[int]) -> _Made:
     """Make the plans of a compiled grammar, in SGLang's thread for grammars."""
     vocabulary = _vocabulary_of(backend, compiled).without(banned)
-    plans = Plans.of_compiled(compiled, vocabulary, is_json=kind.startswith("json"))
+    json: Json = "whole" if kind.startswith("json") else "none"
+    if kind.startswith("structural_tag"):  # as the arguments of a tool call
+        json = "parts"
+    plans = Plans.of_compiled(compiled, vocabulary, json=json)
     return _Made(plans, len(plans) if isinstance(plans, str) else plans.nbytes)
 
 

@@ -302,6 +302,25 @@ def test_fields_for_tool_calls_are_read_where_they_limit_calls(body, names):
     assert found(body).keys() == names
 
 
+@pytest.mark.parametrize(
+    ("more", "value"),
+    [
+        ({}, 0),
+        ({"response_format": {"type": "text"}}, 0),
+        ({"response_format": {"type": "json_object"}}, 1),
+        ({"text": {"format": {"type": "json_schema"}}}, 1),
+        ({"regex": "a+"}, 1),
+        ({"ebnf": 'root ::= "a"'}, 1),
+    ],
+)
+def test_a_structured_answer_has_no_call_in_its_thoughts_only(more, value):
+    guard = Guard(Policy.default())
+    guard.server.reasoning = SimpleNamespace(can_begin_inside=False)
+    assert found({**NONE, **more}, guard) == {"tool_choice": value}
+    form = SERVED.tool_calls._replace(where="answer")
+    assert found({**NONE, **more}, guard, form) == ({} if value else {"tool_choice": 0})
+
+
 def test_what_cannot_be_told_or_is_not_allowed_is_left_to_sglang():
     endless = ToolCallFormat(("<call>",))
     assert found(NONE, form=None) == found(ONE, form=None) == found(ONE, form=endless) == {}

@@ -1,9 +1,13 @@
 """Hooks on SGLang's grammars: a row that is narrowed, and what happens where it cannot be."""
 
+from concurrent.futures import Future
+
 import orjson
 import pytest
 import torch
 import xgrammar
+from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, InvalidGrammarObject
+from sglang.srt.constrained.grammar_manager import GrammarManager
 from sglang.srt.constrained.reasoner_grammar_backend import ReasonerGrammarObject
 from sglang.srt.constrained.xgrammar_backend import XGrammarGrammar
 from sglang.srt.sampling.sampling_params import SamplingParams
@@ -112,6 +116,33 @@ def test_a_fill_that_fails_ends_its_request_and_no_other(closings, compiled, mon
     grammar.accepted_tokens = [SPELLED.index(b"a")] * 3
     assert allowed(grammar)  # nothing is raised
     assert req.to_finish.to_json()["status_code"] == 500
+
+
+def test_a_grammar_that_timed_out_once_is_compiled_again(closings):
+    class Backend(BaseGrammarBackend):
+        def dispatch_json(self, key_string):
+            return InvalidGrammarObject(f"no schema: {key_string}")
+
+    def look_up(text):
+        look = BaseGrammarBackend.get_cached_or_future_value
+        return closings.look_up(look, backend, ("json", text), require_reasoning=False)
+
+    # A manager whose queue has waited long enough.
+    manager, backend = object.__new__(GrammarManager), Backend()
+    manager.grammar_backend = backend
+    manager.pp_rank, manager.pp_size, manager.grammar_sync_size = 0, 1, 1
+    manager.SGLANG_GRAMMAR_POLL_INTERVAL = manager.SGLANG_GRAMMAR_MAX_POLL_ITERATIONS = 0
+    req = Request(Future(), 40)
+    req.grammar_key, req.grammar_wait_ct = ("json", "slow"), 0
+    manager.grammar_queue = [req]
+    assert manager.get_ready_grammar_requests() == [req]
+    assert isinstance(backend.cache["json", "slow"], InvalidGrammarObject)
+
+    future, is_known = look_up("slow")
+    assert not is_known
+    assert "no schema: slow" in future.result().error_message
+    backend.set_cache(("json", "slow"), future.result())
+    assert look_up("slow")[1]  # it cannot be compiled, and SGLang says so at once
 
 
 def test_thinking_ends_while_the_shortest_answer_fits(closings, compiled):
