@@ -141,7 +141,7 @@ class ReadRow:
         return False if values[-1] < last or values[-1] == -math.inf else None
 
     def exceed(self, value: float, count: int) -> bool:
-        """Tell whether ``count`` logits of the row or more are larger than a value, or one is NaN."""
+        """Tell whether ``count`` logits of the row are larger than a value, or one is NaN."""
         if self._most is None:
             numbers = self._logits.numbers
             row = self._logits.tensor[self._index] if numbers is None else numbers[self._index]
