@@ -253,6 +253,12 @@ class DRYLogitProcessor(LogitProcessor):
         limit = served.vocab_size or 1 << 31
         return _containing(cls.__name__, served.tokenizer, texts, limit)
 
+    @classmethod
+    def read_of_prompt(cls, params: Any, length: int) -> int:
+        """Return how much of a prompt is in the window."""
+        window: int = params.dry_penalty_last_n
+        return min(length, window)
+
     def start(self, request: Request) -> _Repetition:
         """Read the part of the prompt that is in the window."""
         params = request.params

@@ -128,6 +128,11 @@ class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
                     f"{self.ngram_size}-grams, which would never ban anything"
                 )
 
+    @classmethod
+    def read_of_prompt(cls, params: Any, length: int) -> int:
+        """Return how much of a prompt is in the window, if the prompt counts."""
+        return min(length, params.window_size) if params.scope == Scope.ALL else 0
+
     def start(self, request: Request) -> Window:
         """Index the part of the prompt that is in the window, if the prompt counts."""
         params: Any = request.params
