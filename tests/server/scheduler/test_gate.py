@@ -485,7 +485,7 @@ def test_with_pipeline_ranks_a_request_with_beam_width_records_what_it_decides(g
 
     (row,) = rows_of([req.sampling_params.custom_params])
     assert row.host.acts == []
-    row.edit_log.add(3, forced=True)
+    row.recorder.add(3, forced=True)
     assert row.host.acts == [("add", 3, True)]
 
 
