@@ -6,7 +6,7 @@ from benchmarks import closing, matrix, text
 from benchmarks.adapters import measure as adapters
 from benchmarks.bounds import report as bounds
 from benchmarks.catalogue import measure as catalogue
-from benchmarks.cost import phases, rollouts, sleep, watch
+from benchmarks.cost import forms, phases, rollouts, sleep, watch
 from benchmarks.cost import report as cost
 from benchmarks.devices import scale
 from benchmarks.drafts import at_work
@@ -30,6 +30,7 @@ PARTS = tuple(
             cost,
             drafts,
             evidence,
+            forms,
             matrix,
             phases,
             rollouts,

@@ -229,6 +229,7 @@ TARGETS = {
             _python("sampling masks and raw logprobs", "benchmarks.cost.rollouts"),
             _python("budgets that watch for loops", "benchmarks.cost.watch"),
             _python("rules in a phase, and chains", "benchmarks.cost.phases"),
+            _python("rows that run by forms", "benchmarks.cost.forms"),
             PAGES,
         ),
         "PART",

@@ -344,6 +344,19 @@ class LogitProcessor:
         return cls._parse(custom_params, vocab_size)
 
     @classmethod
+    def read_of_prompt(cls, params: Any, length: int) -> int:  # noqa: ARG003 - some read a window
+        """Return how many tokens of a prompt :meth:`start` reads, by default all of them.
+
+        For a class with ``reads_prompt``: the tokens that are read between two steps are bounded.
+        A search that takes a fraction of the time of a token read in Python counts as less.
+
+        Args:
+            params: Parsed and fitted parameters.
+            length: Number of tokens of the prompt.
+        """
+        return length
+
+    @classmethod
     def links(cls, params: Any) -> Sequence[tuple[type[LogitProcessor], Any, None, str]]:
         """Return the processors that a request with these parameters runs, by default this class.
 

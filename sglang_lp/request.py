@@ -106,6 +106,7 @@ class Request(Generic[_Params, _State]):
     def top(self, count: int) -> list[int]:  # noqa: ARG002 - there are no logits here
         """Return the ids of the ``count`` largest logits of this step, largest first.
 
+        Which of several equal logits comes first depends on the device and on the batch.
         The host waits for the device: once in a step for all rows that read 64 or fewer. Tokens
         that are masked (``-inf``) are left out.
 
@@ -118,8 +119,9 @@ class Request(Generic[_Params, _State]):
         """Return whether one of these tokens is among the ``count`` likeliest of this step.
 
         A token is among them if fewer than ``count`` logits are larger than its logit, so tokens
-        that share the last place all are. A masked token (``-inf``) never is. On a GPU the host
-        does not wait if the answer goes to :meth:`~sglang_lp.edits.Edits.force_if`.
+        that share the last place all are. A masked token (``-inf``) never is, and no token of a
+        row with NaN. On a GPU the host does not wait if the answer goes to
+        :meth:`~sglang_lp.edits.Edits.force_if`.
 
         Args:
             token_ids: Ids in ``[0, vocab)``, at least one.

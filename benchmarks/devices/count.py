@@ -195,11 +195,13 @@ _CHAIN_OF_EIGHT = {
 _BUDGET = "ThinkingBudgetLogitProcessor"
 _NGRAM = "DeepseekOCRNoRepeatNGramLogitProcessor"
 #: What reading fetches: the largest logits of all rows, made one tensor for one copy.
-_READ = 4
+_READ = 25
 #: What it takes to keep the logits near the largest: sixteen to measure, four to mask.
 _NEAR_TOP = 20
-#: What deciding takes: eight comparisons of the asked logits with the largest, and three to force.
-_DECIDE = 11
+#: What deciding takes: to compare the asked logits with the largest, and three to force.
+_DECIDE = 8
+#: What it takes more to count larger ones.
+_COUNT = 3
 
 KINDS = (
     Kind("thinking budget, asleep", _BUDGET, _thinking(thinking_budget=100_000), kernels=0),
@@ -208,7 +210,8 @@ KINDS = (
         "soft thinking budget",
         _BUDGET,
         _thinking(thinking_budget=100_000, soft_thinking_budget=1),
-        kernels=3 + _DECIDE,
+        kernels=3 + _DECIDE + _COUNT,
+        whole=1,
         answers=1,
     ),
     Kind(
@@ -362,7 +365,7 @@ KINDS = (
         "watermark, tournament of 30 layers",
         TournamentMarks,
         _same(),
-        kernels=170,
+        kernels=192,
         whole=5,
         tables=1,
     ),
@@ -379,7 +382,8 @@ KINDS = (
         "ChainLogitProcessor",
         lambda _: _SOFT_CHAIN,
         0,
-        3 + _DECIDE,
+        3 + _DECIDE + _COUNT,
+        whole=1,
         answers=1,
     ),
     Kind(

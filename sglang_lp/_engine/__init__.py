@@ -35,6 +35,7 @@ guarded row          A row in which edits and SGLang's own masks could together 
 question             ``force_if``: a comparison of logits that the device answers.
 whole row            A row of logits that a processor computes itself.
 raw logprobs         The model's own logprobs of edited tokens.
+form                 All rows of one built-in in a batch, which one compiled call feeds and edits.
 edit log             The positions at which a request was edited, for its report.
 ===================  ==============================================================================
 """

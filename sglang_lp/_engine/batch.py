@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import torch
 
     from sglang_lp._engine.apply.raw import RawRows
+    from sglang_lp._engine.forms.forms import Forms
     from sglang_lp._engine.history.drafts import Drafts
     from sglang_lp._engine.history.row import Row
 
@@ -55,12 +56,16 @@ class Batch:
         before_edits: Called with the logits of a step before they are edited, and with the step if
             its rows were asked; not called in a step that edits nothing. It may take out edits that
             the caller applies itself.
+        forms: Runs rows that have a form; ``None`` to ask every row.
     """
 
     def __init__(
-        self, before_edits: Callable[[torch.Tensor, Step | None], None] | None = None
+        self,
+        before_edits: Callable[[torch.Tensor, Step | None], None] | None = None,
+        forms: Forms | None = None,
     ) -> None:
         self._before_edits = before_edits
+        self.forms = forms
         #: The persistent edits, the rows to look at, and what both depend on.
         self._persistent = _Persistent(None, [], set())
         self._key: tuple[object, ...] = ()
@@ -144,7 +149,7 @@ class Batch:
         reach = clock.now + width - 1
         return any(
             row is not None
-            and (row.wake <= reach or row.watch is not None)
+            and (row.wake <= reach or row.watch is not None or row.form is not None)
             and row.needs is not _NONE
             for row in rows_of(custom_param_list)
         )
@@ -181,21 +186,10 @@ class Batch:
             The raw logprobs of edited rows, if an edited request asks for them.
         """
         step = Step(logits, rows, custom_param_list, grammar_rows, width, clock.now)
-        reach = clock.now + width - 1
         clock.now += width
-        for index, row in enumerate(rows):
-            if row is None:
-                continue
-            wake = row.wake
-            if wake > reach and row.watch is None and (wake >= NEVER or not repeated):
-                continue
-            if repeated and row.needs is not _NONE:
-                _refuse_repeated(row)
-            elif width > 1 and (row.needs is not _NONE or row.dense) and drafts is not None:
-                step.drafts = step.drafts or drafts()
-                visit_drafts(step, index, row, step.drafts)
-            else:
-                _visit(step, index, row)
+        if self.forms is not None:
+            step.formed = self.forms.run(step, one_each=width == 1 and not repeated)
+        asked = _ask_rows(step, drafts, repeated=repeated)
         if self._before_edits is not None and self._will_edit(step):
             self._before_edits(logits, step)
         raw = raw_rows(step, temperatures)
@@ -205,9 +199,12 @@ class Batch:
             _put_back(step, step.copied)
         version = clock.version
         self._apply(step)
+        if self.forms is not None:
+            self.forms.join(step, asked)
         persistent, looked_at, _ = self._persistent
         if (
             custom_param_list is self._params
+            and (self.forms is None or self.forms.are_empty)
             and clock.version == version  # else a row has ended
             and not looked_at
             and (persistent is None or (raw is None and not grammar_rows))
@@ -226,7 +223,7 @@ class Batch:
 
     def _will_edit(self, step: Step) -> bool:
         """Tell whether a step edits its logits, once its rows were asked."""
-        if step.dense or step.copied or step.pools or step.edits:
+        if step.dense or step.copied or step.pools or step.edits or step.formed:
             return True
         return self._plan_persistent(step).plan is not None
 
@@ -247,7 +244,7 @@ class Batch:
            which nothing can be sampled ends.
         """
         logits = step.logits
-        step_plan = _plan_step(step) if step.edits else None
+        step_plan = _plan_step(step) if step.edits or step.formed else None
         if step_plan is not None:
             step_plan.decide(step.read, step.answers)
         pool(logits, step.pools)
@@ -311,6 +308,33 @@ class _Persistent(NamedTuple):
 def _layout(logits: torch.Tensor, width: int) -> tuple[object, ...]:
     """Return the properties of a batch, besides its requests, that a plan depends on."""
     return width, logits.shape, logits.stride(), logits.dtype, logits.device
+
+
+def _ask_rows(step: Step, drafts: Callable[[], Drafts] | None, *, repeated: bool) -> list[int]:
+    """Ask the rows that are awake; return the indices of those without drafts.
+
+    Args:
+        step: The step.
+        drafts: As for :meth:`Batch.step`.
+        repeated: As for :meth:`Batch.step`.
+    """
+    asked: list[int] = []
+    reach = step.now + step.width - 1
+    for index, row in enumerate(step.rows):
+        if row is None:
+            continue
+        wake = row.wake
+        if wake > reach and row.watch is None and (wake >= NEVER or not repeated):
+            continue
+        if repeated and row.needs is not _NONE:
+            _refuse_repeated(row)
+        elif step.width > 1 and (row.needs is not _NONE or row.dense) and drafts is not None:
+            step.drafts = step.drafts or drafts()
+            visit_drafts(step, index, row, step.drafts)
+        else:
+            _visit(step, index, row)
+            asked.append(index)
+    return asked
 
 
 def _visit(step: Step, index: int, row: Row) -> None:
@@ -388,6 +412,8 @@ def _put_back(step: Step, copied: Sequence[tuple[int, torch.Tensor]]) -> None:
 def _plan_step(step: Step) -> Plan:
     """Return the plan of the step edits."""
     builder = PlanBuilder(step.logits)
+    if step.formed is not None:
+        builder.add_forms(step.formed)
     for index, recording in step.edits.items():
         row = step.rows[index // step.width]
         persistent = None if row is None else row.persistent

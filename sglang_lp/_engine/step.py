@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sglang_lp.edits.ids import Ids
     from sglang_lp.edits.recording import Recording
     from sglang_lp.errors import SglangLpError
+    from sglang_lp.forms.out import Out
 
 
 class Step:
@@ -33,6 +34,7 @@ class Step:
         now: Reading of the clock.
         drafts: The drafted tokens, once a row needed them.
         edits: Step edits by index.
+        formed: Edits of rows that run by forms, or ``None``.
         answers: The device's answers to questions of these edits.
         pools: Pools of the step, as :func:`sglang_lp._engine.apply.pools.pool` takes them.
         copied: Indices of rows that a processor changed through ``request.logits``, and the
@@ -55,6 +57,7 @@ class Step:
         "dense",
         "drafts",
         "edits",
+        "formed",
         "grammar_rows",
         "logits",
         "nodes",
@@ -87,6 +90,7 @@ class Step:
         self.vocab_size = self.read.vocab_size
         self.drafts: Drafts | None = None
         self.edits: dict[int, Recording] = {}
+        self.formed: Out | None = None
         self.answers = Answers()
         self.pools: list[list[tuple[int, Ids | list[int], int]]] = []
         self.dense: dict[int, Sequence[Whole]] = {}

@@ -61,7 +61,7 @@ def test_under_a_grammar_the_host_waits_once_more_to_see_that_a_token_is_left(ki
 def test_rows_that_a_class_changes_itself_are_checked_with_one_wait(kind):
     counted = count([kind], 32)
 
-    assert (counted.ended, counted.waits) == (0, 1)
+    assert (counted.ended, counted.to_host, counted.waits) == (0, 1, 1)
     assert counted.to_device <= 2 + 32 * kind.copies
     assert counted.kernels == kind.kernels + 32 * kind.each
 
@@ -110,7 +110,7 @@ def test_drafts_are_on_their_way_before_the_forward_begins(read):
     assert (sum(gpu.kernels.values()), gpu.to_host, gpu.waits) == (read, read, 0)
 
 
-@pytest.mark.parametrize("wait", ["item", "cpu", "tolist", "bool", "nonzero", "mask"])
+@pytest.mark.parametrize("wait", ["item", "cpu", "tolist", "bool", "nonzero", "mask", "put"])
 def test_what_waits_for_the_device_is_seen(wait):
     gpu = FakeGpu()
     logits = gpu.tensor(2, 8)
@@ -121,6 +121,7 @@ def test_what_waits_for_the_device_is_seen(wait):
         "bool": lambda: bool(logits.isfinite().all()),
         "nonzero": logits.nonzero,
         "mask": lambda: logits[logits > 0],
+        "put": lambda: logits.__setitem__(logits.argmax(1), 0.0),  # a number of the host
     }
     unsized = wait in {"nonzero", "mask"}  # how large it is only the device knows
 

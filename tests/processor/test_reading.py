@@ -22,8 +22,8 @@ def asked(logits, index):
 
 def is_among(row, ids, count):
     """Say the same by counting."""
-    best = max((row[i] for i in ids if not math.isnan(row[i])), default=math.nan)
-    if any(math.isnan(row[i]) for i in ids) or not best > -math.inf:
+    best = max(row[i] for i in ids)
+    if any(map(math.isnan, row)) or best == -math.inf:
         return False
     return sum(value > best for value in row) < count
 

@@ -34,6 +34,7 @@ RANKS = {
     "trust": (2,),
     "edits": (3,),
     "parsed": (3,),
+    "forms": (3,),
     "computed": (3,),
     "text": (4,),
     "processor": (5,),

@@ -24,6 +24,7 @@ from sglang_lp.edits.recording import Recording
 if TYPE_CHECKING:
     import torch
 
+    from sglang_lp.forms.out import Out
     from sglang_lp.watermark.marks import Mark, Scheme
 
 
@@ -176,6 +177,15 @@ class PlanBuilder:
         if conflict is not None:
             self.conflicts[row] = conflict
         return compiled
+
+    def add_forms(self, out: Out) -> None:
+        """Add the edits of rows that run by forms."""
+        bans, biases, forced, _ = out.counts.tolist()
+        self.ban.short.frombytes(out.ban[:bans].tobytes())
+        self.bias.short.frombytes(out.bias[:biases].tobytes())
+        self.values.short.frombytes(out.values[:biases].tobytes())
+        self.fill.frombytes(out.fill[:forced].tobytes())
+        self.force.frombytes(out.force[:forced].tobytes())
 
     def _force(self, row: int, token_id: int, *, has_grammar: bool) -> None:
         """Leave one token in a row."""

@@ -48,4 +48,5 @@ def pool(logits: torch.Tensor, pools: Sequence[Sequence[tuple[int, Ids | list[in
                 ids, rows, into = torch.split(sent, parts)
             where = rows[:, None], ids
             logits[rows, into] = logits[where].float().logsumexp(1).to(logits.dtype)
-            logits[where] = _MINUS_INF
+            # A number would be copied to the device, and the host would wait for the copy.
+            logits[where] = logits.new_full((), _MINUS_INF)

@@ -45,7 +45,7 @@ class Logits:
     """
 
     __slots__ = (
-        *("_fetched", "_is_open", "_topk", "at_once", "marks", "numbers", "tensor"),
+        *("_fetched", "_is_open", "at_once", "marks", "numbers", "tensor"),
         "vocab_size",
     )
 
@@ -56,7 +56,6 @@ class Logits:
         self._is_open = False
         self.vocab_size: int = tensor.shape[1]
         self.at_once = at_once
-        self._topk: Any = None
         self._fetched: Any = None
 
     def open(self) -> None:
@@ -70,20 +69,6 @@ class Logits:
 
             self.marks = np.empty(self.vocab_size, dtype=bool)
 
-    def topk(self, most: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the largest logits of all rows on their device, and their ids.
-
-        Args:
-            most: Least number for each row; all of a smaller vocabulary.
-
-        Returns:
-            Both of shape ``(rows, any)``, in descending order, NaN first.
-        """
-        count = min(max(most, _MOST), self.vocab_size)
-        if self._topk is None or self._topk[0].shape[1] < count:
-            self._topk = self.tensor.topk(count)
-        return self._topk  # type: ignore[no-any-return]
-
     def largest(self, index: int) -> tuple[list[float], list[int]]:
         """Return the largest logits of a row, descending with NaN first, and their ids.
 
@@ -94,7 +79,7 @@ class Logits:
         if self._fetched is None:
             import torch
 
-            values, ids = self.topk(_MOST)
+            values, ids = self.tensor.topk(min(_MOST, self.vocab_size))
             # One copy: float64 holds every id and every logit as it is.
             both = torch.stack((values.double(), ids.double())).cpu()
             self._fetched = both[0].tolist(), both[1].long().tolist()
@@ -145,7 +130,9 @@ class ReadRow:
     def judge(self, ids: Ids | list[int], count: int) -> bool | None:
         """Answer :meth:`is_among_top` from the largest logits; ``None`` if they do not suffice."""
         values, top = self._logits.largest(self._index)
-        if count > len(values) or math.isnan(values[0]):
+        if math.isnan(values[0]):
+            return False
+        if count > len(values):
             return None
         last = values[count - 1]
         likeliest = [i for i, v in zip(top, values, strict=True) if v >= last and v > -math.inf]
@@ -154,16 +141,14 @@ class ReadRow:
         return False if values[-1] < last or values[-1] == -math.inf else None
 
     def exceed(self, value: float, count: int) -> bool:
-        """Tell whether at least ``count`` logits of the row are larger than a value."""
-        if count > 1:
-            return self._count_above(value) >= count
+        """Tell whether ``count`` logits of the row are larger than a value, or one is NaN."""
         if self._most is None:
             numbers = self._logits.numbers
             row = self._logits.tensor[self._index] if numbers is None else numbers[self._index]
             self._most = float(row.max())
-        if math.isnan(self._most):
-            return self._count_above(value) >= count
-        return self._most > value
+        if self._most <= value:
+            return False
+        return count == 1 or math.isnan(self._most) or self._count_above(value) >= count
 
     def _count_above(self, value: float) -> int:
         logits, index = self._logits, self._index

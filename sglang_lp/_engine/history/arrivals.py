@@ -135,11 +135,11 @@ class Arrivals:
     def _has_room(self, row: Row) -> bool:
         """Tell whether a prompt is read now, and count it; the first prompt is always read."""
         params, prompt_ids = row.params, row.source.origin_input_ids
-        room, tokens = _MOST_TOKENS - self._tokens, len(prompt_ids)
-        if tokens // _COPIES_PER_READ <= room and _are_same(params, self._latest[0]):
+        room, tokens = _MOST_TOKENS - self._tokens, row.read_of_prompt(len(prompt_ids))
+        compared = len(prompt_ids) // _COPIES_PER_READ
+        if compared <= min(room, tokens) and _are_same(params, self._latest[0]):
             # Compares whole prompts: many texts may end with the same question.
-            is_copy = same_tokens(prompt_ids, self._latest[1])
-            tokens = tokens // _COPIES_PER_READ if is_copy else tokens
+            tokens = compared if same_tokens(prompt_ids, self._latest[1]) else tokens
         tokens += self._unread.get(row, 0)
         if self._tokens and tokens > room:
             return False

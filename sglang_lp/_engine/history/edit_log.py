@@ -130,6 +130,20 @@ class EditLog:
             self._persistent = max(start, position), forces
         self._since, self._until, self._forces = position, position + 1, forced
 
+    def add_run(self, start: int, stop: int, *, forced: bool) -> None:
+        """Add the step edits of consecutive positions; nothing may be pending."""
+        if self._persistent is None:  # nearly always
+            self._flush()
+            self._add_span(start, stop, forced=forced)
+        else:
+            self.add(start, forced=forced)
+            self._until = stop
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is pending."""
+        return not self._pending
+
     @property
     def edited(self) -> Spans:
         """Positions whose logits were edited."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
 from sglang_lp.errors import Contradiction, ProcessorFault, SglangLpError, Unsupported
 from sglang_lp.text.encoding import with_texts
@@ -31,6 +31,20 @@ _GROUP = "sglang_lp.hosts"
 Seen: TypeAlias = tuple[Sequence[int], Sequence[int], Sequence[int], int, bool]
 
 
+class Pending(Protocol):
+    """Newest tokens of requests that their hosts have not appended yet."""
+
+    def newest_of(self, output_ids: Sequence[Sequence[int]]) -> tuple[Any, Any]:
+        """Return the newest of these tokens for each request, and how many they are, int64.
+
+        Args:
+            output_ids: For each request its generated tokens, as the host has them.
+        """
+
+    def counts_of(self, output_ids: Sequence[Sequence[int]]) -> Any:
+        """Return how many they are, without waiting for the device."""
+
+
 class Host:
     """The host of a request outside a server: the history is complete, and errors are raised.
 
@@ -48,10 +62,11 @@ class Host:
         resumed: Number of tokens at the end of the prompt that the processor treats as generated.
         limit: Number of tokens after which the request ends.
         tokenizer: The served model's, or ``None``.
+        pending: The newest tokens of all requests, if the host appends them later.
     """
 
     __slots__ = (
-        *("limit", "may_lag", "raw", "request", "restricted", "resumed"),
+        *("limit", "may_lag", "pending", "raw", "request", "restricted", "resumed"),
         *("returns_sampling_mask", "spoils", "temperature", "tokenizer"),
     )
 
@@ -64,6 +79,7 @@ class Host:
         self.resumed = 0
         self.limit = 1 << 62
         self.tokenizer: Any = getattr(request, "tokenizer", None)
+        self.pending: Pending | None = None
 
     def look(self, *, tokens: bool) -> Seen:  # noqa: ARG002 - other hosts wait for the device only then
         """Return the history of the request now.

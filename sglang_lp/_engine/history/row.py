@@ -25,6 +25,7 @@ from sglang_lp.request import History
 
 if TYPE_CHECKING:
     from sglang_lp._engine.apply.reading import Reading
+    from sglang_lp._engine.forms.slots import Formed
     from sglang_lp._engine.history.edit_log import EditRecorder
     from sglang_lp._engine.history.host import Host
     from sglang_lp._engine.turns.turn import Whole
@@ -80,6 +81,8 @@ class Row(TurnList):
         version: Changes whenever a cached plan that contains this row is stale.
         edit_log: What was edited and forced so far.
         recorder: Takes the edits of each step: the log, unless the host has another.
+        may_form: Whether the row could run by forms at some step; ``None`` if not looked at yet.
+        form: What the row is while it runs by forms; else ``None``.
         is_scaled: Whether the edits of its last step multiplied all logits.
     """
 
@@ -89,8 +92,10 @@ class Row(TurnList):
         "_output_ids",
         "_prompt_ids",
         "edit_log",
+        "form",
         "host",
         "is_scaled",
+        "may_form",
         "recorder",
         "source",
         "state",
@@ -109,6 +114,8 @@ class Row(TurnList):
         self.wake = 0
         self.edit_log = EditLog()
         self.recorder: EditRecorder = host.recorder_of(self.edit_log)
+        self.form: Formed | None = None
+        self.may_form: bool | None = None
         self.is_scaled = False
         self.version = clock.next_version()
         self.step_compiled: CompiledEdits | None = None
@@ -203,11 +210,13 @@ class Row(TurnList):
             host: Host of the other answer.
             output_ids: The generated tokens that this host will return.
         """
+        self.leave_form()
         row = copy(self)
         row.host, row._output_ids = host, output_ids  # noqa: SLF001 - a copy of itself
         row.tokens = self.tokens[:]
         row.edit_log = copy(self.edit_log)
         row.recorder = row.edit_log if self.recorder is self.edit_log else copy(self.recorder)
+        row.may_form = None
         row.fork_turns()
         row._show_prompt()  # noqa: SLF001 - as above
         return row
@@ -347,6 +356,7 @@ class Row(TurnList):
         """
         if self.state is _ENDED or self.needs is _NONE:
             return
+        self.leave_form()
         self.wake = 0
         self.version = clock.next_version()
         if self.state is _RUNNING:
@@ -354,6 +364,13 @@ class Row(TurnList):
                 self.running = turn
                 turn.rewind()
             self.running = None
+
+    def leave_form(self) -> None:
+        """Ask the processor itself from the next step on, if the row runs by a form."""
+        formed, self.form = self.form, None
+        if formed is not None:
+            formed.leave(self.edit_log)
+            self.wake = 0
 
     # Persistent edits
 
@@ -386,6 +403,7 @@ class Row(TurnList):
         Raises:
             SglangLpError: ``error`` itself, outside a server.
         """
+        self.leave_form()
         self.wake, self.watch = NEVER, None
         self.state = _ENDED
         for turn in self.turns:

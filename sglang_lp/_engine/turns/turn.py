@@ -67,6 +67,7 @@ class Turn:
         own_name: Its name in the log.
         dense: Whether it computes whole rows.
         edits: Whether it is asked for edits.
+        reads_prompt: Whether its start reads the prompt.
         reads_request: Whether it may read SGLang's request.
         needs: What the processor must know of the tokens of its view.
         tolerates_lag: Whether it edits without the newest token.
@@ -97,6 +98,7 @@ class Turn:
         "needs",
         "own_name",
         "processor",
+        "reads_prompt",
         "reads_request",
         "request",
         "tolerates_lag",
@@ -110,6 +112,7 @@ class Turn:
         flags = serving.flags
         self.name, self.own_name = serving.name, flags.name
         self.dense, self.edits, self.reads_request = flags.dense, flags.edits, flags.reads_request
+        self.reads_prompt = serving.reads_prompt
         self.needs = flags.needs
         #: Whether the processor follows the tokens, which most that edit in a phase do not.
         self._advances = getattr(serving.processor.advance, "__func__", None) is not _NO_ADVANCE

@@ -123,6 +123,19 @@ class TurnList(ABC):
         """The parameters of each turn."""
         return [turn.request.params for turn in self.turns]
 
+    def read_of_prompt(self, length: int) -> int:
+        """Return how many tokens of a prompt of this length the starts of all turns read.
+
+        Finding the phase of a turn reads the whole prompt.
+        """
+        return sum(
+            length
+            if turn.request.phase is not None
+            else turn.processor.read_of_prompt(turn.request.params, length)
+            for turn in self.turns
+            if turn.reads_prompt
+        )
+
     def begin(self, position: int) -> None:
         """Start the processors, after their views show the prompt.
 

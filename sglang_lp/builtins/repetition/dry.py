@@ -39,6 +39,8 @@ _BREAKERS = ("\n", ":", '"', "*")
 #: Logarithm of the largest float32: llama.cpp stops raising the base there.
 _LOG_MAX = 88.7228391
 
+#: Most tokens that are pushed one by one.
+_FEW = 64
 #: Fewest matches that are told apart with numpy instead of a dict.
 _MANY = 48
 
@@ -48,17 +50,23 @@ _LENGTH_MASK = (1 << _LENGTH_BITS) - 1
 
 
 class _Repetition:
-    """Earlier occurrences of the newest tokens within the window, and the length of each match."""
+    """Earlier occurrences of the newest tokens within the window, and the length of each match.
+
+    Attributes:
+        prompt: The part of the prompt in the window, as bytes.
+        tail: The tokens of the window, and their runs.
+        unbroken: Number of tokens since the last breaker.
+    """
 
     __slots__ = (
         "__weakref__",
         "_allowed",
         "_breaks",
         "_read",
-        "_tail",
-        "_unbroken",
         "_window",
         "prompt",
+        "tail",
+        "unbroken",
     )
 
     def __init__(self, allowed: int, window: int, breakers: frozenset[int], text: bytes) -> None:
@@ -70,10 +78,9 @@ class _Repetition:
         self._breaks = _breaks(breakers)
         # A match lies in the window as a whole, so it is no earlier than this.
         tokens = np.frombuffer(text, dtype=np.int64)
-        self._tail = Tail(window - allowed, tokens.tolist())
+        self.tail = Tail(window - allowed, tokens.tolist())
         broken = self._is_breaker(tokens).nonzero()[0]
-        #: Number of tokens since the last breaker.
-        self._unbroken = len(tokens) - 1 - int(broken[-1]) if len(broken) else len(tokens)
+        self.unbroken = len(tokens) - 1 - int(broken[-1]) if len(broken) else len(tokens)
         #: The object that this is a fork of: other copies of the request find it while it lives.
         self._read: _Repetition | None = None
 
@@ -83,16 +90,16 @@ class _Repetition:
         forked = object.__new__(_Repetition)
         forked.prompt, forked._breaks = self.prompt, self._breaks
         forked._allowed, forked._window = self._allowed, self._window
-        forked._tail, forked._unbroken = self._tail.fork(), self._unbroken
+        forked.tail, forked.unbroken = self.tail.fork(), self.unbroken
         forked._read = self._read or self
         return forked
 
     def push(self, token_id: int) -> None:
         """Append a token."""
-        self._tail.push(token_id)
+        self.tail.push(token_id)
         breaks = self._breaks
         broken = token_id < len(breaks) and breaks[token_id]
-        self._unbroken = 0 if broken else self._unbroken + 1
+        self.unbroken = 0 if broken else self.unbroken + 1
 
     def lengths(self) -> tuple[Sequence[int], Any] | None:
         """Return the tokens that would continue a repetition, and the longest repetition of each.
@@ -102,15 +109,15 @@ class _Repetition:
         """
         import numpy as np
 
-        if self._unbroken < self._allowed:
+        if self.unbroken < self._allowed:
             return None
-        places = self._tail.reached(self._allowed)
+        places = self.tail.reached(self._allowed)
         if not len(places):
             return None
         # Sorted together with its tokens, the longest repetition of each comes last.
-        packed = self._tail.following[places] << _LENGTH_BITS
-        lengths = np.minimum(self._tail.runs(places), self._window - 1 - places)
-        packed |= np.minimum(lengths, self._unbroken, out=lengths)
+        packed = self.tail.following[places] << _LENGTH_BITS
+        lengths = np.minimum(self.tail.runs(places), self._window - 1 - places)
+        packed |= np.minimum(lengths, self.unbroken, out=lengths)
         packed.sort()
         ids, lengths = packed >> _LENGTH_BITS, packed & _LENGTH_MASK
         if len(self._breaks):
@@ -145,7 +152,7 @@ def _breaks(breakers: frozenset[int]) -> Any:
 
 
 @shared_by_copies
-def _penalties(multiplier: float, base: float, allowed: int, window: int) -> Numbers:
+def penalties_of(multiplier: float, base: float, allowed: int, window: int) -> Numbers:
     """Return the bias for continuing a repetition, indexed by its number of tokens."""
     import numpy as np
 
@@ -246,6 +253,12 @@ class DRYLogitProcessor(LogitProcessor):
         limit = served.vocab_size or 1 << 31
         return _containing(cls.__name__, served.tokenizer, texts, limit)
 
+    @classmethod
+    def read_of_prompt(cls, params: Any, length: int) -> int:
+        """Return how much of a prompt is in the window."""
+        window: int = params.dry_penalty_last_n
+        return min(length, window)
+
     def start(self, request: Request) -> _Repetition:
         """Read the part of the prompt that is in the window."""
         params = request.params
@@ -255,9 +268,18 @@ class DRYLogitProcessor(LogitProcessor):
         return _ends.of(tokens, key, lambda text: _Repetition(*key, text)).fork()
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
-        """Slide the window."""
-        for token_id in token_ids:
-            request.state.push(token_id)
+        """Slide the window; read it anew where many tokens come at once."""
+        if len(token_ids) <= _FEW:
+            for token_id in token_ids:
+                request.state.push(token_id)
+            return
+        params = request.params
+        window = params.dry_penalty_last_n
+        key = params.dry_allowed_length, window, params.dry_sequence_breaker_ids
+        text = array("q", request.output_ids[-window:])
+        if len(text) < window:
+            text = array("q", request.prompt_ids[len(text) - window :]) + text
+        request.state = _Repetition(*key, text.tobytes())
 
     def fork(self, request: Request) -> _Repetition:
         """Copy the window and its repetitions."""
@@ -270,7 +292,7 @@ class DRYLogitProcessor(LogitProcessor):
             return
         ids, lengths = found
         params = request.params
-        penalties = _penalties(
+        penalties = penalties_of(
             params.dry_multiplier,
             params.dry_base,
             params.dry_allowed_length,

@@ -128,24 +128,29 @@ class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
                     f"{self.ngram_size}-grams, which would never ban anything"
                 )
 
+    @classmethod
+    def read_of_prompt(cls, params: Any, length: int) -> int:
+        """Return how much of a prompt is in the window, if the prompt counts."""
+        return min(length, params.window_size) if params.scope == Scope.ALL else 0
+
     def start(self, request: Request) -> Window:
         """Index the part of the prompt that is in the window, if the prompt counts."""
         params: Any = request.params
         whitelist = params.whitelist_token_ids or frozenset()
-        prompt_ids = _counted(request).prompt_ids
+        prompt_ids = counted(request).prompt_ids
         return Window(params.ngram_size, params.window_size, whitelist, prompt_ids)
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Slide the window."""
-        request.state.slide(_counted(request), token_ids)
+        request.state.slide(counted(request), token_ids)
 
     def fork(self, request: Request) -> Drafted:
         """Return a window that shares the n-grams of the request's."""
-        return request.state.fork(_counted(request))  # type: ignore[no-any-return]
+        return request.state.fork(counted(request))  # type: ignore[no-any-return]
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Ban the tokens that would repeat an n-gram, or sleep until one can."""
-        window, history = request.state, _counted(request)
+        window, history = request.state, counted(request)
         due = window.due - len(history.prompt_ids)
         if request.position < due:
             edits.wake_at(min(due, request.position + _LONGEST_SLEEP))
@@ -162,6 +167,6 @@ class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
         )
 
 
-def _counted(request: Request) -> Request | History:
+def counted(request: Request) -> Request | History:
     """Return the history that counts: the request's, or the request's without its prompt."""
     return request if request.params.scope == Scope.ALL else History((), request.output_ids)

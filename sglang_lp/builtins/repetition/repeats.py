@@ -19,9 +19,14 @@ class Tail:
 
     For each distance from 1 on, a run is the longest end of the text that also occurs so many
     tokens earlier. A token costs some operations on arrays with a number for each distance.
+
+    Attributes:
+        read: Number of tokens.
+        since: For each distance the number of tokens before its run began, which changes only where
+            a run breaks.
     """
 
-    __slots__ = ("_at", "_read", "_since", "_tokens")
+    __slots__ = ("_at", "_tokens", "read", "since")
 
     def __init__(self, reach: int, text: Sequence[int] = ()) -> None:
         """Read a text.
@@ -35,14 +40,12 @@ class Tail:
         #: The tokens, newest first, from ``_at`` on; -1 before the first token.
         self._tokens = np.full(_ROOM + reach, -1)
         self._at = _ROOM
-        #: Number of tokens, and for each distance the number before its run began, which changes
-        #: only where a run breaks.
-        self._read = len(text)
-        self._since = np.full(reach, self._read)
+        self.read = len(text)
+        self.since = np.full(reach, self.read)
         if text:
             newest = [*reversed(text)]
             runs = _common_prefixes(newest)[1 : reach + 1]
-            self._since[: len(runs)] -= np.array(runs, dtype=np.int64)
+            self.since[: len(runs)] -= np.array(runs, dtype=np.int64)
             self._tokens[self._at : self._at + len(newest)] = newest[:reach]
 
     def fork(self) -> Tail:
@@ -50,25 +53,25 @@ class Tail:
         # Not copy(), which takes longer than this (`make bench PART=bounds`, dry-one-token).
         forked = object.__new__(Tail)
         forked._at, forked._tokens = self._at, self._tokens.copy()
-        forked._read, forked._since = self._read, self._since.copy()
+        forked.read, forked.since = self.read, self.since.copy()
         return forked
 
     def push(self, token_id: int) -> None:
         """Append a token."""
-        reach = len(self._since)
+        reach = len(self.since)
         if not self._at:
             self._at = _ROOM
             self._tokens[_ROOM:] = self._tokens[:reach]
         at = self._at
-        self._read += 1
-        self._since[self._tokens[at : at + reach] != token_id] = self._read
+        self.read += 1
+        self.since[self._tokens[at : at + reach] != token_id] = self.read
         self._at = at = at - 1
         self._tokens[at] = token_id
 
     @property
     def following(self) -> Numbers:
         """For each distance the token that followed so much earlier; -1 before the first token."""
-        return self._tokens[self._at : self._at + len(self._since)]
+        return self._tokens[self._at : self._at + len(self.since)]
 
     def reached(self, enough: int | Numbers) -> Numbers:
         """Return the places of runs of at least ``enough`` tokens; place 0 is distance 1.
@@ -76,11 +79,11 @@ class Tail:
         Args:
             enough: Number of tokens, for all distances or for each.
         """
-        return (self._since <= self._read - enough).nonzero()[0]
+        return (self.since <= self.read - enough).nonzero()[0]
 
     def runs(self, places: Numbers) -> Numbers:
         """Return the number of tokens of the runs at some places."""
-        return self._read - self._since[places]
+        return self.read - self.since[places]
 
     def tokens_to(self, enough: Numbers) -> int:
         """Return how many tokens have to come, at least, until a run has ``enough`` tokens.
@@ -88,7 +91,7 @@ class Tail:
         Args:
             enough: Number of tokens for each distance.
         """
-        return int((self._since + enough).min()) - self._read
+        return int((self.since + enough).min()) - self.read
 
 
 def _common_prefixes(tokens: Sequence[int]) -> list[int]:

@@ -25,8 +25,8 @@ Bias = Annotated[float, Meta(ge=-MAX_BIAS, le=MAX_BIAS)]
 _Ends = Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=64)]
 Power = Annotated[int, Meta(ge=0, le=8)]
 
-#: The length at which the bias is ``bias``.
-_UNIT = 10
+#: Number of tokens at which the bias is ``bias``.
+UNIT = 10
 
 #: The ends of a sentence: all stops of languages that do not use the full stop are included.
 _STOPS = tuple(stop.encode() for stop in ".!?\n…。！？।۔؟")  # noqa: RUF001 - those are meant
@@ -118,7 +118,7 @@ class GenLengthLogitProcessor(LogitProcessor):
         if request.state:
             edits.rest()
             return
-        grown = params.bias * request.position**params.power / _UNIT**params.power
+        grown = params.bias * request.position**params.power / UNIT**params.power
         bias = max(-MAX_BIAS, min(MAX_BIAS, grown))
         if bias and not (params.complete_sentences and self._inside_sentence(request)):
             edits.bias(params.eos_token_ids, bias)

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 _NONE: Sequence[int] = ()
 
 
@@ -27,6 +29,12 @@ class PendingResults:
     def __init__(self) -> None:
         self.scheduler: Any = None
         self._tokens: dict[int, list[int]] | None = None
+        self._was_read = False
+        #: Requests of the latest result, by id; the requests asked for; and their places in the
+        #: result, -1 for none.
+        self._reqs: list[int] = []
+        self._asked: Sequence[Sequence[int]] = ()
+        self._places: Any = None
 
     @property
     def drafts(self) -> bool:
@@ -36,11 +44,11 @@ class PendingResults:
     @property
     def was_read(self) -> bool:
         """Whether the pending results were read in this step."""
-        return self._tokens is not None
+        return self._was_read or self._tokens is not None
 
     def begin(self) -> None:
         """Begin a new step: forget the results that were read."""
-        self._tokens = None
+        self._tokens, self._was_read = None, False
 
     def of(self, req: Any) -> Sequence[int]:
         """Return the tokens of a request that follow its ``output_ids``, oldest first.
@@ -50,10 +58,61 @@ class PendingResults:
         Args:
             req: SGLang's request, or a proxy of it.
         """
-        tokens = self._tokens
-        if tokens is None:
-            tokens = self._tokens = self._read()
-        return tokens.get(id(req.output_ids), _NONE)
+        return self._known().get(id(req.output_ids), _NONE)
+
+    def newest_of(self, output_ids: Sequence[Sequence[int]]) -> tuple[Any, Any]:
+        """Return the newest pending token of each request, and how many it has, int64.
+
+        The tokens are read from the tensor of the result, without a loop over requests where the
+        batch is that of the last step. A request that has ended has a token too, which SGLang
+        drops.
+
+        Args:
+            output_ids: ``output_ids`` of each request; the same list as long as they are the same.
+        """
+        found = self._one_each()
+        if found is None:
+            known = [self._known().get(id(own), _NONE) for own in output_ids]
+            tokens = np.array([own[-1] if own else -1 for own in known], np.int64)
+            return tokens, np.array([*map(len, known)], np.int64)
+        reqs, result = found
+        places = self._places_of(reqs, output_ids)
+        if result.copy_done is not None:
+            result.copy_done.synchronize()
+        self._was_read = True
+        return np.asarray(result.next_token_ids.cpu().numpy()[places], np.int64), places >= 0
+
+    def counts_of(self, output_ids: Sequence[Sequence[int]]) -> Any:
+        """Return the number of pending tokens of each request, int64, as :meth:`newest_of` does.
+
+        Waits for the device only where a result may have several tokens of a request.
+        """
+        found = self._one_each()
+        if found is None:
+            return self.newest_of(output_ids)[1]
+        return self._places_of(found[0], output_ids) >= 0
+
+    def _one_each(self) -> tuple[Sequence[Any], Any] | None:
+        """Return the requests and the result of the only pending step, if each gets one token."""
+        results = [*self._results()]
+        if len(results) != 1 or _is_verified(*results[0]):
+            return None
+        ((batch, result),) = results
+        return (batch.reqs, result) if len(batch.reqs) == len(result.next_token_ids) else None
+
+    def _places_of(self, reqs: Sequence[Any], output_ids: Sequence[Sequence[int]]) -> Any:
+        """Return where each request is among those of a result; -1 for nowhere."""
+        known = [*map(id, reqs)]  # no request that was asked for is freed
+        if known != self._reqs or output_ids is not self._asked:
+            self._reqs, self._asked = known, output_ids
+            places = {id(req.output_ids): place for place, req in enumerate(reqs)}
+            self._places = np.array([places.get(id(own), -1) for own in output_ids], np.int64)
+        return self._places
+
+    def _known(self) -> dict[int, list[int]]:
+        if self._tokens is None:
+            self._tokens = self._read()
+        return self._tokens
 
     def newest(self) -> Sequence[int]:
         """Return the tokens of every result that is pending, of all requests, in any order.
@@ -117,12 +176,17 @@ def _count(req: Any, batches: Iterable[Any]) -> int:
     return sum(id(other.output_ids) == key for batch in batches for other in batch.reqs)
 
 
+def _is_verified(batch: Any, result: Any) -> bool:
+    """Tell whether a result may commit several tokens of a request."""
+    return result.accept_lens is not None and bool(batch.forward_mode.is_decode())
+
+
 def _committed(batch: Any, result: Any) -> Iterator[list[int]]:
     """Yield the tokens that a result commits, request by request."""
     if result.copy_done is not None:
         result.copy_done.synchronize()
     ids: list[int] = result.next_token_ids.tolist()
-    if result.accept_lens is None or not batch.forward_mode.is_decode():
+    if not _is_verified(batch, result):
         yield from ([token_id] for token_id in ids)
         return
     # All rows have the same width; accepted tokens come first in each.

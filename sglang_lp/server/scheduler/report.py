@@ -37,6 +37,7 @@ def report(req: Any) -> None:
         return
     kept = getattr(req, "finished_len", None)
     output_ids = req.output_ids if kept is None else req.output_ids[:kept]
+    row.leave_form()  # which logs its edits
     text = describe(row, req.origin_input_ids, output_ids, row.edit_log, req.finished_reason)
     count([text], req.finished_reason)
     put(req.finished_reason, text)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _UNSEEN = "this SGLang verifies drafted tokens in a step that sglang-lp does not know"
+_NO_FORMS = "sglang-lp: built-ins are asked row by row, which takes longer: no forms, %s: %s"
 _FAILED = "sglang-lp: a step failed; its requests end, the server goes on"
 
 
@@ -51,6 +52,24 @@ class Steps:
         self._edited: Any = None
         self._batch = Batch()
         self._pending = pending
+
+    def load_forms(self, _info: Any, scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
+        """Compile the forms of built-ins in a scheduler that is ready.
+
+        Only a rank that samples needs them, and verify steps run without them.
+
+        Args:
+            scheduler: SGLang's ``Scheduler``.
+        """
+        if not (scheduler.pp_group.is_last_rank and scheduler.spec_algorithm.is_none()):
+            return
+        try:
+            from sglang_lp._engine.forms.forms import Forms
+            from sglang_lp.builtins.known_forms import FORMS
+
+            self._batch.forms = Forms(FORMS)
+        except Exception as error:  # noqa: BLE001 - whatever numba lacks on this machine
+            logger.warning(_NO_FORMS, type(error).__name__, error)
 
     def run(
         self, logits: torch.Tensor, sampling_batch_info: Any, *_args: Any, **_kwargs: Any

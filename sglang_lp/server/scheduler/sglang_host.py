@@ -92,16 +92,17 @@ class SglangHost(StockHost):
 
     Attributes:
         names: Names of the processors that the client may know.
+        pending: As the argument.
         phases: The phase in which each of them holds; empty if all hold everywhere.
         policy: Fingerprint of the policy under which the request was admitted.
         contradicts: The party at fault if the edits leave no token.
     """
 
-    __slots__ = ("_pending", "contradicts", "names", "phases", "policy")
+    __slots__ = ("contradicts", "names", "phases", "policy")
 
     def __init__(self, req: Any, pending: PendingResults, names: Sequence[str] = ()) -> None:
         super().__init__(req, may_lag=False)
-        self._pending = pending
+        self.pending: PendingResults = pending
         self.names = names
         self.phases: tuple[str, ...] = ()
         self.policy: str | None = None
@@ -110,12 +111,12 @@ class SglangHost(StockHost):
     def look(self, *, tokens: bool) -> Seen:
         req = self.request
         output_ids = req.output_ids
-        counts = req.finished_reason is None and not self._pending.discards(req)
+        counts = req.finished_reason is None and not self.pending.discards(req)
         pending: Sequence[int] = ()
-        if counts and not tokens and not self._pending.drafts:
+        if counts and not tokens and not self.pending.drafts:
             *_, position, _ = super().look(tokens=False)  # without waiting for the device
         else:
-            pending = self._pending.of(req) if counts else ()
+            pending = self.pending.of(req) if counts else ()
             position = len(output_ids) + len(pending)
         # A request at its limit has ended, or asked for zero tokens.
         counts = counts and position < self.limit
@@ -143,7 +144,7 @@ class SglangHost(StockHost):
         self._fail((), error)
 
     def finish(self, end: End) -> None:
-        length = len(self.request.output_ids) + len(self._pending.of(self.request))
+        length = len(self.request.output_ids) + len(self.pending.of(self.request))
         self._end((), finish_reason(end, length + 1))
 
     def end_at(self, position: int, drafted: Sequence[int], error: SglangLpError) -> None:  # noqa: ARG002
@@ -153,7 +154,7 @@ class SglangHost(StockHost):
         self._end(drafted, finish_reason(end, position + 1 - self.resumed))
 
     def _end(self, drafted: Sequence[int], reason: Any) -> None:
-        end_request(self.request, self._pending.of(self.request), drafted, reason)
+        end_request(self.request, self.pending.of(self.request), drafted, reason)
 
     def _fail(self, drafted: Sequence[int], error: SglangLpError) -> None:
         try:

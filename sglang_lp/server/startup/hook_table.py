@@ -170,6 +170,7 @@ HOOKS: tuple[Hook, ...] = (
         "after",
         lambda shared: shared.launch.learn_scheduler,
     ),
+    Hook(SCHEDULER + "get_init_info", "after", lambda shared: shared.steps.load_forms),
     # Nothing is unpickled.
     Hook(STOCK + "_cache_from_str", "replace", lambda _: gate.refuse_to_load),
     Hook(

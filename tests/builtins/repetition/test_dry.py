@@ -78,7 +78,16 @@ def dry(multiplier, base, allowed_length, more, breakers):
 @example([([1], 40)], 5, dry(1.0, 2.0, 1, 8, ()))
 @example([([1, 2, 3], 10), ([0], 1), ([1, 2], 1)], 5, dry(1.0, 2.0, 2, 30, (0,)))
 @example([([1], 4)] * 12, 0, dry(1.0, 1.0, 2, 1, ()))
-def test_every_token_gets_the_penalty_of_its_longest_repetition(pieces, prompt_length, params):
+@pytest.mark.parametrize("pushed", [0, 64])  # more tokens at once are read anew
+def test_every_token_gets_the_penalty_of_its_longest_repetition(
+    pushed, pieces, prompt_length, params
+):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dry_module, "_FEW", pushed)
+        check_penalties(pieces, prompt_length, params)
+
+
+def check_penalties(pieces, prompt_length, params):
     history = [token_id for piece, times in pieces for token_id in piece * times]
     request = FakeRequest(history[:prompt_length])
     custom_params = request.custom_params(params)

@@ -271,7 +271,7 @@ def test_where_a_decode_server_waits_for_a_refused_request_it_hears_of_it(
     assert req.ended is None
     assert req.custom_logit_processor == DECIDED
     (row,) = rows_of([req.sampling_params.custom_params])
-    assert row.host._pending is pending
+    assert row.host.pending is pending
     with pytest.raises(PayloadRefused):
         row.turns[0].processor.edit(row.turns[0].request, None)
 
@@ -409,7 +409,7 @@ def test_a_row_knows_under_what_its_request_was_admitted(guard):
         assert started.pop() == (row, None if generated else 50, own.get(MAKING))
 
     for host in hosts:
-        assert host._pending is pending
+        assert host.pending is pending
         assert host.names == ("DisallowedTokensLogitsProcessor",)
         assert host.policy == guard.fingerprint
     assert [type(host.raw) for host in hosts] == [type(None), RawLogprobs]
@@ -485,7 +485,7 @@ def test_with_pipeline_ranks_a_request_with_beam_width_records_what_it_decides(g
 
     (row,) = rows_of([req.sampling_params.custom_params])
     assert row.host.acts == []
-    row.edit_log.add(3, forced=True)
+    row.recorder.add(3, forced=True)
     assert row.host.acts == [("add", 3, True)]
 
 

@@ -91,6 +91,22 @@ def test_long_prompts_that_come_together_begin_one_after_the_other(guard):
     assert Reads.read == (0, 1, 2)
 
 
+class ReadsLittle(Reads):
+    """Reads the end of a prompt."""
+
+    @classmethod
+    def read_of_prompt(cls, params, length):
+        return min(length, 1000)
+
+
+def test_prompts_of_which_little_is_read_begin_together(guard):
+    arrivals = Arrivals()
+    waiting = [arriving(arrivals, first, processor=ReadsLittle) for first in range(100)]
+    hook = WaitingQueue(guard, arrivals).read_prompts
+
+    assert batches(hook, Scheduler(waiting), 1) == [[*range(100)]]
+
+
 class TakesIn(LogitProcessor):
     early = True
     times = ()

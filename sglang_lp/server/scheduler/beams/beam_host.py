@@ -44,7 +44,7 @@ class BeamHost(SglangHost):
         search, req = self.search, self.request
         if search is None:
             return super().look(tokens=tokens)
-        counts = search.goes_on and not self._pending.discards(req)
+        counts = search.goes_on and not self.pending.discards(req)
         return req.origin_input_ids, self.output_ids, (), search.position, counts
 
     def end(self, error: SglangLpError) -> None:

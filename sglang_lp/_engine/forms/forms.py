@@ -1,0 +1,260 @@
+"""The forms of one batch: rows join and leave them, and a step runs them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sglang_lp._engine.forms.members import Members
+from sglang_lp._engine.forms.slots import (
+    LAST,
+    POSITION,
+    RESUMED,
+    UNKNOWN,
+    UNTIL,
+    WAKE,
+    Formed,
+    Part,
+    Slots,
+    log_step,
+)
+from sglang_lp._engine.history.row_state import RowState
+from sglang_lp.edits import NEVER
+from sglang_lp.faults import from_signal
+from sglang_lp.forms.form import Kind, Seen
+from sglang_lp.forms.out import ASKS, Out
+
+if TYPE_CHECKING:
+    from sglang_lp._engine.history.row import Row
+    from sglang_lp._engine.step import Step
+    from sglang_lp._engine.turns.turn import Turn
+    from sglang_lp.forms.form import Form
+
+logger = logging.getLogger(__name__)
+
+#: Fewest rows that run by forms: fewer take less time one by one (``benchmarks.cost.forms``).
+_FEWEST = 8
+
+_FAILED = "sglang-lp: the forms of a batch failed; its rows are asked one by one from now on"
+
+
+class Forms:
+    """Runs the rows of a batch that have a form.
+
+    A row is asked by itself first, and joins its form after that step. It stays while each step
+    brings it one token. It leaves if anything else happens to its history, in verify steps, and
+    where a grammar masks it; the row is asked by itself then, in the same step, and may join again.
+
+    Args:
+        kinds: The forms of classes of processors.
+        fewest: Fewest rows that join together. They stay when others leave.
+    """
+
+    def __init__(self, kinds: Mapping[type, type[Form]], fewest: int = _FEWEST) -> None:
+        self._fewest = fewest
+        self._forms = {kind: form() for kind, form in kinds.items()}
+        self._slots = Slots()
+        self._out = Out()
+        self._rows: Sequence[Row | None] = ()
+        self._members = Members((), self._slots)
+        self._left = 0
+        self._ended: Any = np.empty((0, 4), np.int64)
+
+    @property
+    def are_empty(self) -> bool:
+        """Whether no row of the latest batch runs by forms."""
+        return not self._members.rows
+
+    def run(self, step: Step, *, one_each: bool) -> Out | None:
+        """Feed and edit the rows that have a form.
+
+        Args:
+            step: The step.
+            one_each: Whether the step has one row of logits for each request, without drafts.
+
+        Returns:
+            Their edits; ``None`` if no row has a form.
+        """
+        try:
+            if step.rows != self._rows or self._left != self._slots.left:
+                self._gather(step.rows)
+            return self._run(step, one_each=one_each) if self._members.rows else None
+        except BaseException as error:
+            self._give_up(step.rows)
+            if from_signal(error):
+                raise
+            logger.exception(_FAILED)
+            return None
+
+    def _give_up(self, rows: Sequence[Row | None]) -> None:
+        """Ask every row by itself from now on."""
+        self._forms = {}
+        for row in rows:
+            if row is not None:
+                row.leave_form()
+        self._gather(())
+
+    def _run(self, step: Step, *, one_each: bool) -> Out | None:
+        if not one_each:
+            self._leave(range(len(self._members.rows)))
+        elif step.grammar_rows:
+            masked = {*step.grammar_rows}
+            index = self._members.index.tolist()
+            self._leave([place for place, at in enumerate(index) if at in masked])
+        while self._members.rows:
+            tokens, others = self._members.read()
+            if not others:
+                return self._edit(step, tokens)
+            self._leave(others)
+        return None
+
+    def _edit(self, step: Step, tokens: Any) -> Out:
+        members, out = self._members, self._out
+        logits, count = step.logits, len(members.rows)
+        stride = logits.stride(0) if logits.stride(1) == 1 else step.vocab_size
+        out.begin(count, step.vocab_size, members.room)
+        seen = Seen(tokens, members.feed(tokens), members.index, stride, step.vocab_size)
+        for form, group in members.groups:
+            form.step(group, seen, out)
+        if not out.is_whole:
+            raise MemoryError("the edits of a step have no room")
+        edited = out.edited[:count]
+        asked = np.nonzero(edited == ASKS)[0].tolist()
+        edited[asked] = 0
+        if len(self._ended) < count:
+            self._ended = np.empty((2 * count, 4), np.int64)
+        ended = log_step(self._slots.numbers, members.slots, edited, self._ended)
+        for place, since, until, how in self._ended[:ended].tolist():
+            members.rows[place].edit_log.add_run(since, until, forced=how > 1)
+        self._leave(asked)
+        return out
+
+    def join(self, step: Step, asked: Sequence[int]) -> None:
+        """Let rows run by forms from the next step on, unless they are few.
+
+        Args:
+            step: A step with one row of logits for each request, which is over.
+            asked: Indices of the rows that were asked for their edits.
+        """
+        if asked and len(asked) + len(self._members.rows) >= self._fewest:
+            try:
+                self._let_join(step, asked)
+            except BaseException as error:
+                self._give_up(step.rows)
+                if from_signal(error):
+                    raise
+                logger.exception(_FAILED)
+
+    def _let_join(self, step: Step, asked: Sequence[int]) -> None:
+        found = []
+        for index in asked:
+            row = step.rows[index]
+            if row is not None and self._may_form(row) and index not in step.grammar_rows:
+                turns = self._formed_turns(row)
+                if turns:
+                    found.append((row, turns))
+        if len(found) + len(self._members.rows) < self._fewest:
+            return
+        for row, turns in found:
+            if _fit(row, turns, step.vocab_size):
+                self._join(row, turns)
+            else:
+                row.may_form = False
+        self._gather(step.rows)
+
+    def _join(self, row: Row, turns: Sequence[tuple[Turn, Form]]) -> None:
+        parts = [part for turn, form in turns if (part := Part.of(form, turn, row.host))]
+        if len(parts) < len(turns):
+            row.may_form = False
+            return
+        row.form = formed = Formed(parts, self._slots)
+        numbers = self._slots.numbers[formed.slot]
+        numbers[POSITION], numbers[RESUMED] = row.position, row.resumed
+        numbers[LAST] = row.tokens[-1] if formed.reads_tokens else UNKNOWN
+        # Turns that sleep are asked where they wake, and with them the row.
+        numbers[WAKE], numbers[UNTIL] = _wakes_at(row), -1
+        row.wake = NEVER
+
+    def _may_form(self, row: Row) -> bool:
+        """Tell whether a row could run by forms now, as far as it is cheap to tell."""
+        if row.may_form is None:
+            kinds = self._forms.keys()
+            row.may_form = _is_plain(row) and any(type(t.processor) in kinds for t in row.turns)
+        return (
+            row.may_form
+            and row.state is RowState.RUNNING
+            and not row.wake
+            and row.watch is None
+            and row.position > row.resumed
+            and row.edit_log.is_settled
+        )
+
+    def _formed_turns(self, row: Row) -> list[tuple[Turn, Form]]:
+        """Return the turns of a row that are at work with their forms; none if one has no form."""
+        turns: list[tuple[Turn, Form]] = []
+        for turn in row.turns:
+            if not turn.request.is_whole:
+                return []
+            if turn.sleeps_at(row.position + 1):
+                continue
+            form = self._forms.get(type(turn.processor))
+            if form is None:
+                return []
+            turns.append((turn, form))
+        return turns
+
+    def _leave(self, places: Iterable[int]) -> None:
+        """Let rows be asked by themselves again."""
+        rows = [self._members.rows[place] for place in places]
+        for row in rows:
+            row.leave_form()
+        if rows:
+            self._gather(self._rows)
+
+    def _gather(self, rows: Sequence[Row | None]) -> None:
+        self._rows, self._members = rows, Members(rows, self._slots)
+        self._left = self._slots.left
+
+
+def _is_plain(row: Row) -> bool:
+    """Tell whether nothing about a request needs its row to be asked by itself."""
+    host = row.host
+    return (
+        not row.dense
+        and row.recorder is row.edit_log
+        and not (host.may_lag or host.restricted or host.spoils or host.returns_sampling_mask)
+        and host.raw is None
+    )
+
+
+def _wakes_at(row: Row) -> int:
+    """Return the position at which a turn of a row wakes that sleeps now."""
+    now = row.position + 1
+    return min((turn.wake for turn in row.turns if turn.sleeps_at(now)), default=NEVER)
+
+
+def _fit(row: Row, turns: Sequence[tuple[Turn, Form]], vocab_size: int) -> bool:
+    """Tell whether the edits of forms are independent of each other and of persistent edits.
+
+    They can then be applied without a look at each other: no two bias the same token, none can
+    leave no token, and a forced token has no other edits.
+    """
+    bans, kinds, persistent = 0, [form.edits for _, form in turns], row.persistent
+    for turn, form in turns:
+        params = turn.request.params
+        if not form.fits(params, vocab_size) or (form.reads_tokens and not row.exact):
+            return False
+        bans += form.most(params) if form.edits is Kind.BANS else 0
+    if Kind.FORCES in kinds:
+        return len(kinds) == 1 and persistent is None
+    if persistent is None:
+        return bans < vocab_size and kinds.count(Kind.BIASES) <= 1
+    return (
+        persistent.conflict is None
+        and persistent.forced is None
+        and kinds.count(Kind.BIASES) <= int(not len(persistent.biases[0]))
+        and (not bans or max(persistent.mask.min_count, persistent.mask.count) > bans)
+    )

@@ -1,0 +1,211 @@
+"""The form of :class:`~sglang_lp.builtins.repetition.dry.DRYLogitProcessor`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sglang_lp.builtins.repetition.dry import penalties_of
+from sglang_lp.forms.arena import Arena
+from sglang_lp.forms.bits import bits_of, has_bit
+from sglang_lp.forms.compiled import compiled
+from sglang_lp.forms.form import Form, Kind
+from sglang_lp.forms.out import BIAS, LACKS
+
+if TYPE_CHECKING:
+    from sglang_lp.forms.arena import Block
+    from sglang_lp.forms.form import Group, Seen
+    from sglang_lp.forms.out import Out
+    from sglang_lp.request import Request
+
+#: Numbers of a block: tokens read, tokens since the last breaker, place of the newest token,
+#: allowed length, window, offset of the breakers and how many, offset of the penalties. Then the
+#: tokens, newest first from that place on; then for each distance the number of tokens read before
+#: its run began, as in :class:`~sglang_lp.builtins.repetition.repeats.Tail`.
+_READ, _UNBROKEN, _AT, _ALLOWED, _WINDOW, _BREAKS, _MANY, _PENALTIES = range(8)
+_HEAD = 8
+#: Tokens that are pushed before older ones are moved.
+_ROOM = 256
+#: Distances that are compared before the first of them is looked at.
+_PIECE = 64
+
+
+@compiled()
+def _push(numbers: Any, block: Any, token_id: Any) -> None:
+    """Append a token to a row."""
+    window, allowed = np.int64(numbers[block + _WINDOW]), np.int64(numbers[block + _ALLOWED])
+    reach = window - allowed
+    at = np.int64(numbers[block + _AT])
+    first = block + _HEAD
+    if at == 0:
+        at = np.int64(_ROOM)
+        for place in range(first + reach - 1, first - 1, -1):
+            numbers[place + _ROOM] = numbers[place]
+    read = np.int32(numbers[block + _READ] + 1)
+    numbers[block + _READ] = read
+    earlier = numbers[first + at : first + at + reach]
+    since = numbers[first + _ROOM + reach : first + _ROOM + 2 * reach]
+    token = np.int32(token_id)
+    for place in range(len(since)):  # without a branch, so that several are compared at once
+        same = -np.int32(earlier[place] == token)
+        since[place] = (since[place] & same) | (read & ~same)
+    numbers[block + _AT] = at - 1
+    numbers[first + at - 1] = token
+    breaks = numbers[block + _BREAKS]
+    if has_bit(numbers, breaks, numbers[block + _MANY], token_id):
+        numbers[block + _UNBROKEN] = 0
+    else:
+        numbers[block + _UNBROKEN] += 1
+
+
+@compiled()
+def _penalise(
+    numbers: Any,
+    block: Any,
+    penalties: Any,
+    base: Any,
+    vocab_size: Any,
+    marks: Any,
+    mark: Any,
+    bias: Any,
+    values: Any,
+    end: Any,
+) -> Any:
+    """Append the biases of a row; return the number of all biases."""
+    window, allowed = np.int64(numbers[block + _WINDOW]), np.int64(numbers[block + _ALLOWED])
+    reach = window - allowed
+    unbroken, read = np.int64(numbers[block + _UNBROKEN]), np.int64(numbers[block + _READ])
+    if unbroken < allowed:
+        return end
+    at = np.int64(numbers[block + _AT])
+    tokens = numbers[block + _HEAD + at : block + _HEAD + at + reach]
+    since = numbers[block + _HEAD + _ROOM + reach : block + _HEAD + _ROOM + 2 * reach]
+    table = np.int64(numbers[block + _PENALTIES])
+    breaks, many = numbers[block + _BREAKS], numbers[block + _MANY]
+    enough = np.int32(read - allowed)
+    for low in range(0, reach, _PIECE):
+        piece = since[low : low + _PIECE]
+        reached = np.int32(0)
+        for place in range(len(piece)):
+            reached |= np.int32(piece[place] <= enough)
+        if not reached:
+            continue
+        for place in range(low, low + len(piece)):
+            token_id = np.int64(tokens[place])
+            if since[place] > enough or token_id < 0 or token_id >= vocab_size:
+                continue
+            length = min(read - since[place], window - 1 - place, unbroken)
+            value = penalties[table + length]
+            if marks[token_id, 0] == mark:
+                known = marks[token_id, 1]
+                values[known] = min(values[known], value)
+            elif not has_bit(numbers, breaks, many, token_id):
+                marks[token_id, 0], marks[token_id, 1] = mark, end
+                bias[end], values[end] = base + token_id, value
+                end += 1
+    return end
+
+
+@compiled(
+    "int64(int32[::1], float64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, int64,"
+    " int64[:,::1], int64, int64[::1], float64[::1], int64[::1], uint8[::1])"
+)
+def _step(
+    numbers: Any,
+    penalties: Any,
+    blocks: Any,
+    at: Any,
+    tokens: Any,
+    rows: Any,
+    stride: Any,
+    vocab_size: Any,
+    marks: Any,
+    mark: Any,
+    bias: Any,
+    values: Any,
+    counts: Any,
+    edited: Any,
+) -> Any:
+    """Feed and edit all rows; return the mark of the last."""
+    end = counts[BIAS]
+    for row in range(len(blocks)):
+        block, place = blocks[row], at[row]
+        if end + numbers[block + _WINDOW] > len(bias):
+            counts[LACKS] = 1
+            break
+        _push(numbers, block, tokens[place])
+        before = end
+        mark += 1
+        end = _penalise(
+            numbers,
+            block,
+            penalties,
+            rows[place] * stride,
+            vocab_size,
+            marks,
+            mark,
+            bias,
+            values,
+            end,
+        )
+        if end > before:
+            edited[place] = 1
+    counts[BIAS] = end
+    return mark
+
+
+class DryForm(Form):
+    """Rows of DRY."""
+
+    edits = Kind.BIASES
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._penalties = Arena(np.float64)
+
+    def fits(self, params: Any, vocab_size: int) -> bool:  # noqa: ARG002 - every row does
+        return True
+
+    def most(self, params: Any) -> int:
+        window: int = params.dry_penalty_last_n
+        return window
+
+    def block(self, request: Request, limit: int) -> Block | None:  # noqa: ARG002 - a window is as long
+        params, known = request.params, request.state
+        window, allowed = params.dry_penalty_last_n, params.dry_allowed_length
+        breakers = params.dry_sequence_breaker_ids
+        breaks = self.arena.share(breakers, lambda: bits_of(breakers))
+        key = params.dry_multiplier, params.dry_base, allowed, window
+        table = self._penalties.share(key, lambda: penalties_of(*key))
+        reach = window - allowed
+        tail = known.tail
+        if tail.following.max() >= 1 << 31:
+            return None
+        block = self.arena.take(_HEAD + _ROOM + 2 * reach, (breaks, table))
+        numbers = self.arena.of(block)
+        numbers[:_HEAD] = (
+            *(tail.read, known.unbroken, _ROOM, allowed, window),
+            *(breaks.at, breaks.size, table.at),
+        )
+        numbers[_HEAD + _ROOM : _HEAD + _ROOM + reach] = tail.following
+        numbers[_HEAD + _ROOM + reach :] = tail.since
+        return block
+
+    def step(self, group: Group, seen: Seen, out: Out) -> None:
+        out.mark = _step(
+            self.arena.numbers,
+            self._penalties.numbers,
+            group.blocks,
+            group.at,
+            seen.tokens,
+            seen.rows,
+            seen.stride,
+            seen.vocab_size,
+            out.marks,
+            out.mark,
+            out.bias,
+            out.values,
+            out.counts,
+            out.edited,
+        )

@@ -1,0 +1,360 @@
+"""Forms edit exactly as rows that are asked one by one, whatever happens to their requests."""
+
+import os
+import random
+import subprocess
+import sys
+from collections import deque
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from sglang_lp import builtins
+from sglang_lp._engine.batch import Batch
+from sglang_lp._engine.forms.forms import Forms
+from sglang_lp._engine.history.attached import attach_row, rows_of
+from sglang_lp.builtins.known_forms import FORMS
+from sglang_lp.links import prepare
+from sglang_lp.served_model import ServedModel
+from sglang_lp.server.scheduler.pending import PendingResults
+from sglang_lp.server.scheduler.sampling import Steps
+from sglang_lp.server.scheduler.sglang_host import SglangHost
+from support.fakes.requests import Req
+from support.settings import ROOT
+
+VOCAB = 300
+STEPS = 60
+SEEDS = 12
+
+
+def some(rng, count):
+    """Return tokens: few different ones, a loop, or any."""
+    kind = rng.randrange(3)
+    if kind == 0:
+        return [rng.randrange(3, 8) for _ in range(count)]
+    if kind == 1:
+        part = [rng.randrange(VOCAB) for _ in range(rng.randrange(1, 6))]
+        return [part[place % len(part)] for place in range(count)]
+    return [rng.randrange(VOCAB) for _ in range(count)]
+
+
+def dry(rng):
+    allowed = rng.choice([1, 2, 3, 7])
+    return {
+        "dry_allowed_length": allowed,
+        "dry_base": rng.choice([1.0, 1.3, 1.75]),
+        "dry_multiplier": rng.choice([0.8, 3.0]),
+        "dry_penalty_last_n": rng.choice([allowed + 1, 9, 40, 300]),
+        "dry_sequence_breaker_ids": rng.choice([[], [5], [4, 6, 59, 260]]),
+    }
+
+
+def ngrams(rng):
+    size = rng.choice([1, 2, 3, 6])
+    return {
+        "ngram_size": size,
+        "window_size": rng.choice([size, size + 1, 12, 90, 250, 1000]),
+        "whitelist_token_ids": rng.choice([[], [5], [3, 4, 258]]),
+        "scope": rng.choice(["all", "output"]),
+    }
+
+
+def bad_words(rng):
+    words = [
+        [rng.randrange(3, 9) for _ in range(rng.randrange(1, 5))]
+        for _ in range(rng.randrange(1, 9))
+    ]
+    return {
+        "token_ids": [token_id for word in words for token_id in word],
+        "lengths": [*map(len, words)],
+    }
+
+
+def forced_sequence(rng):
+    return {
+        "token_ids": some(rng, rng.randrange(1, 40)),
+        "eos_token_ids": rng.choice([None, [5], [5, 6]]),
+    }
+
+
+def scheduled_bias(rng):
+    return {
+        "token_ids": rng.sample(range(VOCAB), 3),
+        "bias": rng.choice([0.0, -1.0]),
+        "final_bias": rng.choice([2.0, 8.0, None]),
+        "start": rng.choice([0, 7]),
+        "end": rng.choice([8, 20, 1000]),
+    }
+
+
+def gen_length(rng):
+    return {
+        "bias": rng.choice([0.01, -0.3, 400.0]),
+        "power": rng.choice([0, 1, 2, 3, 5]),
+        "eos_token_ids": rng.choice([[5], [290], [6, 7]]),
+    }
+
+
+def bans(rng):
+    return {"token_ids": rng.sample(range(VOCAB), rng.choice([1, 20]))}
+
+
+def budget(rng):
+    return {
+        "thinking_start_token_id": 3,
+        "thinking_end_token_id": 4,
+        "thinking_budget": rng.choice([0, 5, 20, 1000]),
+    }
+
+
+def chain(rng):
+    links = rng.sample(LINKS, rng.randrange(1, 4))
+    return {
+        "chain": [name for name, _ in links],
+        **{
+            f"{place}.{name}": value
+            for place, (_, make) in enumerate(links)
+            for name, value in make(rng).items()
+        },
+    }
+
+
+PARAMS = {
+    "ChainLogitProcessor": chain,
+    "ThinkingBudgetLogitProcessor": budget,
+    "BadWordsLogitProcessor": bad_words,
+    "ForcedSequenceLogitProcessor": forced_sequence,
+    "GenLengthLogitProcessor": gen_length,
+    "ScheduledBiasLogitProcessor": scheduled_bias,
+    "DRYLogitProcessor": dry,
+    "DeepseekOCRNoRepeatNGramLogitProcessor": ngrams,
+}
+
+
+LINKS = [
+    *((name, make) for name, make in PARAMS.items() if make is not chain),
+    ("DisallowedTokensLogitsProcessor", bans),
+]
+
+
+def test_every_form_is_compared():
+    assert {kind.__name__ for kind in FORMS} < {*PARAMS}
+
+
+class Side:
+    """A server with or without forms: its batch, its pending results and its requests."""
+
+    def __init__(self, forms):
+        self.forms = None if forms is None else Forms(forms, fewest=2)
+        self.batch = Batch(forms=self.forms)
+        self.pending = PendingResults()
+        self.queue = deque()
+        self.pending.scheduler = SimpleNamespace(
+            enable_overlap=True,
+            result_queue=self.queue,
+            spec_algorithm=SimpleNamespace(is_none=lambda: True),
+        )
+        self.reqs = []
+
+    def arrive(self, processor, params, prompt, resumed):
+        req = Req(None, params, prompt=prompt)
+        req.commit()
+        served = ServedModel(vocab_size=VOCAB)
+        made = prepare(getattr(builtins, processor)(), params, served)
+        given = req.sampling_params.custom_params
+        given["__req__"] = req
+        host = SglangHost(req, self.pending)
+        host.resumed = resumed
+        attach_row(given, made, host)
+        self.reqs = [*self.reqs, req]
+
+    def rows(self):
+        return rows_of([req.sampling_params.custom_params for req in self.reqs])
+
+    def process(self):
+        """Append the tokens of the oldest result, as SGLang does a step later."""
+        batch, result = self.queue.popleft()
+        for req, token_id in zip(batch.reqs, result.next_token_ids.tolist(), strict=True):
+            if not (req.finished() or req.is_retracted):
+                req.append(token_id)
+
+    def step(self, logits, masked):
+        self.pending.begin()
+        for req in self.reqs:  # the step computes their newest token, which may be pending
+            req.commit()
+            req.kv.kv_committed_len += len(self.pending.of(req))
+        self.pending.begin()
+        params = [req.sampling_params.custom_params for req in self.reqs]
+        self.batch.step(logits, rows_of(params), params, masked)
+        return 0 if self.forms is None else len(self.forms._members.rows)
+
+    def sample(self, tokens, *, overlap):
+        result = SimpleNamespace(
+            copy_done=None, next_token_ids=torch.tensor(tokens), accept_lens=None
+        )
+        while self.queue:
+            self.process()
+        self.queue.append((SimpleNamespace(reqs=self.reqs), result))
+        if not overlap:
+            self.process()
+
+    def retract(self, place):
+        """Drop the pending token of a request, whose next step is a prefill."""
+        while self.queue:
+            batch, _ = self.queue[0]
+            batch.reqs[place].is_retracted = True
+            self.process()
+            batch.reqs[place].is_retracted = False
+        (row,) = rows_of([self.reqs[place].sampling_params.custom_params])
+        row.rewind()
+
+    def extend(self, place, tokens):
+        """Let a request get tokens outside of a step, in another object than before."""
+        req = self.reqs[place]
+        req.output_ids = req.output_ids[:]
+        for token_id in tokens:
+            req.append(token_id)
+
+    def leave(self, place):
+        while self.queue:
+            self.process()
+        gone = self.reqs[place]
+        self.reqs = [req for req in self.reqs if req is not gone]
+        (row,) = rows_of([gone.sampling_params.custom_params])
+        row.leave_form()
+        _, resumed = row.split_prompt(gone.origin_input_ids)
+        row.edit_log.finish([*resumed, *gone.output_ids])
+        return row.edit_log.report(len(resumed), len(gone.output_ids))
+
+
+class Game:
+    """A batch that is played with forms and without, side by side."""
+
+    def __init__(self, seed, forms):
+        self.rng = random.Random(seed)
+        torch.manual_seed(seed)
+        self.sides = Side(forms), Side(None)
+        self.overlap = self.rng.random() < 0.7
+        #: How many rows ran by forms, all steps together.
+        self.formed = 0
+
+    @property
+    def reqs(self):
+        return self.sides[1].reqs
+
+    def arrive(self, processor=None):
+        processor = processor or self.rng.choice([*PARAMS])
+        params = PARAMS[processor](self.rng)
+        prompt = some(self.rng, self.rng.choice([1, 5, 40, 400]))
+        resumed = self.rng.choice([0, 0, 0, len(prompt) // 3])
+        for side in self.sides:
+            side.arrive(processor, params, prompt, resumed)
+
+    def leave(self, place):
+        one, other = (side.leave(place) for side in self.sides)
+        assert one == other
+
+    def disturb(self):
+        """Let something happen to the batch, or nothing."""
+        happens, place = self.rng.random(), self.rng.randrange(len(self.reqs))
+        if happens < 0.05:
+            self.arrive()
+        elif happens < 0.08 and len(self.reqs) > 1:
+            self.leave(place)
+        elif happens < 0.12:
+            for side in self.sides:
+                side.retract(place)
+        elif happens < 0.18 and not any(side.queue for side in self.sides):
+            more = some(self.rng, 2) if happens < 0.15 else ()  # several tokens at once
+            for side in self.sides:
+                side.extend(place, more)
+
+    def step(self):
+        """Edit the same logits on both sides, and sample from them."""
+        rng, reqs = self.rng, self.reqs
+        masked = [rng.randrange(len(reqs))] if rng.random() < 0.05 else []
+        logits = torch.randn(len(reqs), VOCAB)
+        edited = logits.clone()
+        self.formed += self.sides[0].step(edited, masked)
+        self.sides[1].step(logits, masked)
+        assert torch.equal(edited.view(torch.int32), logits.view(torch.int32))
+        likely = torch.rand_like(logits)
+        likely[:, 3:8] += 0.9 * (rng.random() < 0.6)
+        for row, req in enumerate(reqs):
+            known = [*req.origin_input_ids, *req.output_ids]
+            likely[row, known[-rng.randrange(1, min(6, len(known)) + 1)]] += rng.random()
+        likely[logits == -torch.inf] = -1.0
+        tokens = likely.argmax(1).tolist()
+        for side in self.sides:
+            side.sample(tokens, overlap=self.overlap)
+
+
+def play(seed):
+    """Play a batch on both sides; return how many rows ran by forms."""
+    game = Game(seed, FORMS)
+    for _ in range(4):
+        game.arrive()
+    for _ in range(STEPS):
+        game.disturb()
+        game.step()
+    while game.reqs:
+        game.leave(0)
+    return game.formed
+
+
+def test_forms_edit_as_rows_that_are_asked_one_by_one():
+    assert sum(map(play, range(SEEDS))) > 100 * SEEDS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variable", ["NUMBA_BOUNDSCHECK", "NUMBA_DISABLE_JIT"])
+def test_forms_keep_to_their_arrays_and_are_right_without_a_compiler(variable, tmp_path):
+    code = f"import runpy; print(sum(map(runpy.run_path({__file__!r})['play'], range(3))))"
+    variables = {variable: "1", "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 100
+
+
+class Fails(FORMS[builtins.DRYLogitProcessor]):
+    """Fails at its fifth step, after it has fed its rows."""
+
+    steps = 0
+
+    def step(self, group, seen, out):
+        super().step(group, seen, out)
+        Fails.steps += 1
+        if Fails.steps == 5:
+            raise RuntimeError("no more")
+
+
+def test_rows_of_a_form_that_fails_are_asked_one_by_one_from_then_on(caplog):
+    game = Game(0, {builtins.DRYLogitProcessor: Fails})
+    for _ in range(4):
+        game.arrive("DRYLogitProcessor")
+
+    for _ in range(12):
+        game.step()
+
+    assert Fails.steps == 5
+    assert [record.exc_text.endswith("no more") for record in caplog.records] == [True]
+
+
+def test_a_server_without_numba_says_so_in_one_line_and_asks_every_row(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "sglang_lp.builtins.known_forms", None)
+    steps = Steps(PendingResults())
+    last = SimpleNamespace(is_last_rank=True)
+    plain = SimpleNamespace(is_none=lambda: True)
+
+    steps.load_forms(None, SimpleNamespace(pp_group=last, spec_algorithm=plain))
+
+    (record,) = caplog.records
+    assert "row by row" in record.getMessage()
