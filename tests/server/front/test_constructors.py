@@ -21,7 +21,12 @@ def admission(guard, monkeypatch):
     def admit(intake):
         seconds = intake.custom_params["seconds"]
         return SimpleNamespace(
-            payload=intake.payload, names=(), making=seconds, choices=frozenset()
+            payload=intake.payload,
+            names=(),
+            making=seconds,
+            choices=frozenset(),
+            picks=0,
+            servings=(),
         )
 
     monkeypatch.setattr(guard, "learn", lambda *_: None)

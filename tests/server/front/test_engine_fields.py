@@ -208,7 +208,7 @@ def test_ceilings_allow_lists_and_profiles_hold_for_fields(field):
     if field != "min_tokens":
         return
     capped = rules_of(ceilings={"min_tokens": Ceiling(at_most=2)}).decide(ask, SERVED)
-    assert capped.params.min_tokens == 2
+    assert capped.links[0].params.min_tokens == 2
 
 
 def test_more_sigmas_than_the_built_in_takes_are_refused_in_the_fields_name():
@@ -340,7 +340,8 @@ def test_tool_choice_none_bans_the_starts_and_one_call_ends_the_answer(where):
 
     none = rules_of().decide(asked(**NONE), served)
     assert none.names == ("BadWordsLogitProcessor",)
-    assert (none.params.words, none.params.where) == (form.starts, where)
+    (ban,) = none.links
+    assert (ban.params.words, ban.params.where) == (form.starts, where)
     one = rules_of().decide(asked("MinLengthLogitProcessor", {"min_tokens": 2}, **ONE), served)
     assert one.names == ("MinLengthLogitProcessor", "ToolCallLimitLogitProcessor")
     limit = links_of(one)["ToolCallLimitLogitProcessor"]

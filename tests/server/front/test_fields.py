@@ -246,9 +246,9 @@ def test_a_field_counts_without_any_decision_and_after_the_parameter():
     served = ServedModel(None, 50)
     rules = rules_of()
 
-    assert rules.decide(asked_for(THINK, IDS, 4), served).params.thinking_budget == 4
+    assert rules.decide(asked_for(THINK, IDS, 4), served).links[0].params.thinking_budget == 4
     own = {**IDS, "thinking_budget": 7}
-    assert rules.decide(asked_for(THINK, own, 4), served).params.thinking_budget == 7
+    assert rules.decide(asked_for(THINK, own, 4), served).links[0].params.thinking_budget == 7
 
 
 def test_the_operator_can_leave_the_fields_to_sglang():

@@ -102,7 +102,7 @@ class ReadsLittle(Reads):
 def test_prompts_of_which_little_is_read_begin_together(guard):
     arrivals = Arrivals()
     waiting = [arriving(arrivals, first, processor=ReadsLittle) for first in range(100)]
-    hook = WaitingQueue(guard, arrivals).read_prompts
+    hook = WaitingQueue(guard, arrivals).hold
 
     assert batches(hook, Scheduler(waiting), 1) == [[*range(100)]]
 

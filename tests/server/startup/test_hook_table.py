@@ -23,7 +23,7 @@ import torch
 from aiohttp import web
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from sglang.srt.plugins.hook_registry import HookRegistry
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 from starlette.applications import Starlette
@@ -47,7 +47,7 @@ OTHERS = (
     *(prometheus_client.Counter, prometheus_client.Histogram),
     *(requests.Response, web.UrlDispatcher, Starlette(), sys.stdout, sys.float_info),
     *(CodeType, dis.Instruction, HookRegistry, CustomLogitProcessor, TypeAdapter),
-    *(FastAPI().router, APIRoute, ThreadPoolExecutor, CompiledGrammar),
+    *(FastAPI().router, APIRoute, ThreadPoolExecutor, CompiledGrammar, ValidationError),
 )
 
 
