@@ -123,9 +123,9 @@ class Rules:
         self.is_empty = decisions.is_empty
         self.preferred: frozenset[str] = frozenset()
         self._levels = decisions.levels
-        #: The processors of ``[[always]]``, by the format of the served model's reasoning and by
-        #: whether SGLang splits the answer.
-        self._always: dict[tuple[ReasoningFormat | None, bool], list[Link]] = {}
+        #: The processors of ``[[always]]``, by the format of the served model's reasoning. Without
+        #: ``where`` they hold everywhere, also in an answer that SGLang splits.
+        self._always: dict[ReasoningFormat | None, list[Link]] = {}
         self._always_chosen = [
             load_always(chosen, f"always[{index}]") for index, chosen in enumerate(decisions.always)
         ]
@@ -187,10 +187,8 @@ class Rules:
             PolicyError: A decision cannot work with this model.
         """
         self._always = {}
-        efforts = served.by_effort() if self._always_chosen else []
-        split = [one._replace(splits=True) for one in efforts if one.reasoning is not None]
-        for one in (*efforts, *split):
-            links = self._always.setdefault((one.reasoning, one.splits), [])
+        for one in served.by_effort() if self._always_chosen else ():
+            links = self._always.setdefault(one.reasoning, [])
             for index, choice in enumerate(self._always_chosen):
                 with _naming(f"always[{index}]"):
                     link = fit_link(parse_link(*choice, one), one)
@@ -272,7 +270,7 @@ class Rules:
         if self._thinking.adds_asked_budget(links, own.budgets):
             self._find_named(BUDGET, ThinkingBudgetLogitProcessor)
         links = self._thinking.limit(links, own.budgets, served)
-        always = self._always[served.reasoning, served.splits] if self._always_chosen else []
+        always = self._always[served.reasoning] if self._always_chosen else []
         every = [*links, *always]
         if not every:
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from sglang.srt.managers.io_struct import GenerateReqInput
 
 from support.plugins.probe import OUT_OF_RANGE
 from support.servers.configurations import on_servers
@@ -89,6 +90,8 @@ def error_of(reply):
     ("sent", "field"), REFUSED, ids=[f"{field}-{at}" for at, (_, field) in enumerate(REFUSED)]
 )
 def test_a_field_out_of_range_is_http_400_with_its_name_and_our_code(server, sent, field):
+    if sent[0] == "/generate" and not sent[1].keys() <= {*GenerateReqInput.__dataclass_fields__}:
+        pytest.skip(f"this SGLang has no {field}")
     reply = server.post(*sent)
 
     assert reply.status == 400, reply

@@ -496,7 +496,9 @@ def test_a_rule_of_the_content_holds_in_the_answer_that_sglang_splits_whoever_de
         (link,) = decided.links
         return link.phase and (link.phase.is_thinking, link.phase.begins_inside)
 
-    assert phase(None, reasoning=True) == phase("answer", reasoning=True) == (False, True)
+    assert phase("answer", reasoning=True) == (False, True)
+    # A mandatory rule steps back nowhere unless its operator says so.
+    assert phase(None, reasoning=True) == (None if by == "always" else (False, True))
     assert phase(None, reasoning=False) is None
     assert phase("everywhere", reasoning=True) is phase("everywhere", reasoning=False) is None
 
