@@ -48,6 +48,7 @@ def main() -> int:
                 *(() if speaking else (scenes.bans, scenes.no_loop, scenes.forced)),
                 scenes.catalogue,
                 scenes.whole,
+                scenes.chances,
                 scenes.stock,
             ):
                 stage.play(scene(http, model))

@@ -21,7 +21,7 @@ from demo.sentences import sentences
 from demo.server import POLICY
 from demo.show import Scene, cut
 from sglang_lp import wire
-from sglang_lp.client import attach, attach_each
+from sglang_lp.client import attach, attach_each, probabilities
 from support.oracles.definitions import ngram_bans
 from support.processors import unforeseen
 
@@ -35,6 +35,7 @@ __all__ = [
     "bans",
     "budget",
     "catalogue",
+    "chances",
     "drafts",
     "efforts",
     "forced",
@@ -62,6 +63,8 @@ SHEEP = {
     "additionalProperties": False,
 }
 LIMITS = 16, 24, 40
+#: Of a sum of probabilities.
+_ROUNDING = 1e-6
 #: What a thought is closed with.
 CLOSING = "\nI have thought for long enough now, so this is what I answer.\n"
 
@@ -343,6 +346,25 @@ def whole(http: httpx.Client, model: Model) -> Scene:  # noqa: ARG001 - as every
         scene.proves(
             f"{limit} tokens: {parsed[True]} of 4 parse, and {parsed[False]} without",
             seen=parsed[True] == 4 > parsed[False],  # noqa: PLR2004 - copies
+        )
+    return scene
+
+
+def chances(http: httpx.Client, model: Model) -> Scene:  # noqa: ARG001 - as every scene
+    """The probability of each of several whole texts, and the likeliest of them as the answer."""
+    scene = Scene("Probabilities of choices: how sure the model is of each whole text")
+    vote = attach("ChoiceLogitProcessor", choices=[*QUESTIONS.values()], pick="likeliest")
+    for question, right in QUESTIONS.items():
+        request = body(question)
+        request["text"] += f"{THINK}\n{END_THINK}\n"
+        answer = generate(http, vote.generate_body(request))
+        sure = probabilities(answer)
+        shown = ", ".join(f"{sure[text]:.4f} {text!r}" for text in sorted(sure, key=sure.get)[::-1])
+        scene.row(question, "a choice with pick", f"{answer['text']} ({shown})")
+        scene.proves(
+            f"the probabilities add up to one, and the answer is the likeliest: {right!r}",
+            seen=abs(sum(sure.values()) - 1) < _ROUNDING
+            and answer["text"] == sure.likeliest == right,
         )
     return scene
 

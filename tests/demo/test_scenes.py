@@ -82,6 +82,14 @@ def test_json_is_whole_within_its_limit(url: str, directory: Path) -> None:
     assert played.holds
 
 
+def test_the_likeliest_of_several_texts_is_the_right_answer(url: str, directory: Path) -> None:
+    with httpx.Client(base_url=url, timeout=120) as http:
+        played = scenes.chances(http, scenes.Model.of(directory))
+
+    assert [claim for claim, seen in played.proofs if not seen] == []
+    assert played.holds
+
+
 def test_answers_out_of_a_catalogue_are_items(url: str, directory: Path) -> None:
     with httpx.Client(base_url=url, timeout=120) as http:
         played = scenes.catalogue(http, scenes.Model.of(directory))
