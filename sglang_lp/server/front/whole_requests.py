@@ -184,7 +184,7 @@ def _check_texts(manager: Any, obj: Any, texts: int) -> None:
     """Check the prompts of a body, as far as they are not tokenized."""
     text, ids = obj.text, obj.input_ids
     if text is not None:
-        given = text if texts else (text,)
+        given: list[Any] = text if texts else [text]
         for one in given:
             if not isinstance(one, str) and not (isinstance(one, list) and _is_embedding(obj)):
                 raise RequestError(f"text: expected a text, or a list of texts, got {shown(one)}")
