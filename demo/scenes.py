@@ -359,7 +359,10 @@ def chances(http: httpx.Client, model: Model) -> Scene:  # noqa: ARG001 - as eve
         request["text"] += f"{THINK}\n{END_THINK}\n"
         answer = generate(http, vote.generate_body(request))
         sure = probabilities(answer)
-        shown = ", ".join(f"{sure[text]:.4f} {text!r}" for text in sorted(sure, key=sure.get)[::-1])
+        shown = ", ".join(
+            f"{sure[text]:.4f} {text!r}"
+            for text in sorted(sure, key=sure.__getitem__, reverse=True)
+        )
         scene.row(question, "a choice with pick", f"{answer['text']} ({shown})")
         scene.proves(
             f"the probabilities add up to one, and the answer is the likeliest: {right!r}",

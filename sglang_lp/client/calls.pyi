@@ -23,7 +23,7 @@ def attach(
     *,
     token_ids: Collection[int] | None = ...,
     texts: Collection[str] | None = ...,
-    where: Literal["answer", "everywhere", "thinking"] = ...,
+    where: Literal["answer", "everywhere", "thinking"] | None = ...,
 ) -> Attachment:
     """Set the logits of all tokens but the chosen ones to -inf at every step."""
 
@@ -40,7 +40,7 @@ def attach(
     eos_token_ids: Collection[int] | None = ...,
     token_ids: Collection[int] | None = ...,
     lengths: Collection[int] | None = ...,
-    where: Literal["answer", "everywhere", "thinking"] = ...,
+    where: Literal["answer", "everywhere", "thinking"] | None = ...,
 ) -> Attachment:
     """Keep words out of the output, whichever tokens would spell them."""
 
@@ -52,7 +52,7 @@ def attach(
     words: Collection[str],
     weights: Collection[float],
     max_times: int = ...,
-    where: Literal["answer", "everywhere", "thinking"] = ...,
+    where: Literal["answer", "everywhere", "thinking"] | None = ...,
 ) -> Attachment:
     """Make words likelier, whichever tokens spell them: names, terms, hot words."""
 
@@ -89,7 +89,8 @@ def attach(
     token_ids: Collection[int] | None = ...,
     lengths: Collection[int] | None = ...,
     eos_token_ids: Collection[int] | None = ...,
-    where: Literal["answer", "everywhere", "thinking"] = ...,
+    pick: Literal["likeliest", "sampled", "tokens"] | None = ...,
+    where: Literal["answer", "everywhere", "thinking"] | None = ...,
 ) -> Attachment:
     """Let the model generate exactly one of several texts, or of several token sequences."""
 
@@ -100,7 +101,7 @@ def attach(
     *,
     bias: float = ...,
     eos_token_ids: Collection[int] | None = ...,
-    where: Literal["answer", "everywhere", "thinking"] = ...,
+    where: Literal["answer", "everywhere", "thinking"] | None = ...,
 ) -> Attachment:
     """Make every token that is in the prompt likelier, or less likely."""
 
@@ -115,7 +116,7 @@ def attach(
     dry_penalty_last_n: int = ...,
     dry_sequence_breakers: Collection[str] | None = ...,
     dry_sequence_breaker_ids: Collection[int] | None = ...,
-    where: Literal["answer", "everywhere", "thinking"] = ...,
+    where: Literal["answer", "everywhere", "thinking"] | None = ...,
 ) -> Attachment:
     """Penalise each token that would continue a repetition, more for a longer one."""
 
@@ -189,7 +190,7 @@ def attach(
     ]
     | None = ...,
     scope: Literal["all", "output"] = ...,
-    where: Literal["answer", "everywhere", "thinking"] = ...,
+    where: Literal["answer", "everywhere", "thinking"] | None = ...,
 ) -> Attachment:
     """Ban every token that would repeat an n-gram of the last window_size tokens."""
 
@@ -201,7 +202,7 @@ def attach(
     token_ids: Collection[int] | None = ...,
     texts: Collection[str] | None = ...,
     unmapped: bool = ...,
-    where: Literal["answer", "everywhere", "thinking"] = ...,
+    where: Literal["answer", "everywhere", "thinking"] | None = ...,
 ) -> Attachment:
     """Set the logits of chosen tokens to -inf at every step."""
 
@@ -213,7 +214,7 @@ def attach(
     text: str | None = ...,
     token_ids: Collection[int] | None = ...,
     eos_token_ids: Collection[int] | None = ...,
-    where: Literal["answer", "everywhere", "thinking"] = ...,
+    where: Literal["answer", "everywhere", "thinking"] | None = ...,
 ) -> Attachment:
     """Force the answer to begin with a given text, or a given sequence of tokens."""
 
@@ -227,7 +228,7 @@ def attach(
     lengths: Collection[int] | None = ...,
     eos_token_ids: Collection[int] | None = ...,
     within_tokens: int | None = ...,
-    where: Literal["answer", "everywhere", "thinking"] = ...,
+    where: Literal["answer", "everywhere", "thinking"] | None = ...,
 ) -> Attachment:
     """Keep the answer from ending until it holds every one of several words."""
 
@@ -241,7 +242,7 @@ def attach(
     complete_sentences: bool = ...,
     eos_token_ids: Collection[int] | None = ...,
     text: str | None = ...,
-    where: Literal["answer", "everywhere", "thinking"] = ...,
+    where: Literal["answer", "everywhere", "thinking"] | None = ...,
 ) -> Attachment:
     """Make the end of the answer likelier, or less likely, as the answer grows."""
 
@@ -271,7 +272,7 @@ def attach(
     ngram_size: int | None = ...,
     window_size: int | None = ...,
     action: Literal["ban", "end", "truncate"] = ...,
-    where: Literal["answer", "everywhere", "thinking"] = ...,
+    where: Literal["answer", "everywhere", "thinking"] | None = ...,
 ) -> Attachment:
     """End a loop: the same tokens again and again at the end of the output."""
 
@@ -282,7 +283,7 @@ def attach(
     *,
     min_tokens: int,
     eos_token_ids: Collection[int] | None = ...,
-    where: Literal["answer", "everywhere", "thinking"] = ...,
+    where: Literal["answer", "everywhere", "thinking"] | None = ...,
 ) -> Attachment:
     """Keep the end-of-sequence tokens out of the first min_tokens generated tokens."""
 
@@ -296,7 +297,7 @@ def attach(
     final_bias: float | None = ...,
     start: int = ...,
     end: int | None = ...,
-    where: Literal["answer", "everywhere", "thinking"] = ...,
+    where: Literal["answer", "everywhere", "thinking"] | None = ...,
 ) -> Attachment:
     """Add to the logits of chosen tokens, or ban them, between two positions of the answer."""
 
@@ -309,7 +310,7 @@ def attach(
     mode: Literal["allow", "ban"],
     thinking_start: str | None = ...,
     thinking_end: str | None = ...,
-    where: Literal["answer", "everywhere", "thinking"] = ...,
+    where: Literal["answer", "everywhere", "thinking"] | None = ...,
 ) -> Attachment:
     """Keep the letters of some scripts out of the output, or of all others."""
 
@@ -319,7 +320,7 @@ def attach(
     /,
     *,
     temperature: float,
-    where: Literal["answer", "everywhere", "thinking"] = ...,
+    where: Literal["answer", "everywhere", "thinking"] | None = ...,
 ) -> Attachment:
     """Sample one phase of the answer at a temperature of its own."""
 
@@ -334,7 +335,7 @@ def attach(
     tool_block_end: str | None = ...,
     json_lines: bool = ...,
     eos_token_ids: Collection[int] | None = ...,
-    where: Literal["answer", "everywhere", "thinking"] = ...,
+    where: Literal["answer", "everywhere", "thinking"] | None = ...,
 ) -> Attachment:
     """End the answer after a number of tool calls."""
 
@@ -344,7 +345,7 @@ def attach(
     /,
     *,
     top_n_sigma: float = ...,
-    where: Literal["answer", "everywhere", "thinking"] = ...,
+    where: Literal["answer", "everywhere", "thinking"] | None = ...,
 ) -> Attachment:
     """Keep only tokens whose logit is near the largest: top-n-sigma sampling."""
 
@@ -359,7 +360,7 @@ def attach(
     trigger_token_ids: Collection[int] | None = ...,
     before_token_ids: Collection[int] | None = ...,
     max_times: int = ...,
-    where: Literal["answer", "everywhere", "thinking"] = ...,
+    where: Literal["answer", "everywhere", "thinking"] | None = ...,
 ) -> Attachment:
     """Force a phrase after each trigger that the model generates, or before it ends its answer."""
 
@@ -368,6 +369,6 @@ def attach(
     processor: Literal["WatermarkLogitProcessor"],
     /,
     *,
-    where: Literal["answer", "everywhere", "thinking"] = ...,
+    where: Literal["answer", "everywhere", "thinking"] | None = ...,
 ) -> Attachment:
     """Watermark an answer, so that a test with the key tells that the model wrote it."""
