@@ -37,6 +37,7 @@ Named = tuple[str | None, Params | None]
 
 SCRIPTED = "support.processors.scripted:Scripted"
 _ENDS = {"eos_token_ids": st.just([EOS]) | lists(ids)}
+_CHOICE = {**_ENDS, "pick": st.sampled_from(["tokens", "likeliest", "sampled"])}
 _ITEM_IDS = st.integers(0, 401).map(lambda number: f"item {number}")
 _SHARES = st.sampled_from([-1000.0, -2.0, 0.5, 3, 1000.0])
 
@@ -183,7 +184,7 @@ _EVERYWHERE: Mapping[str, Draw] = {
             "scores": st.sampled_from(["model", "among"]),
         },
     ),
-    "ChoiceLogitProcessor": _some({"choices": lists(texts)}, _ENDS) | _sequences(_ENDS),
+    "ChoiceLogitProcessor": _some({"choices": lists(texts)}, _CHOICE) | _sequences(_CHOICE),
     "CiteFromPromptLogitProcessor": _some({}, {"bias": _SHARES, **_ENDS}),
     "DRYLogitProcessor": _some(
         {},

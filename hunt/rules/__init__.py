@@ -63,6 +63,7 @@ _RULES: Sequence[Rule] = (
     own.own_tokens,
     own.own_fields,
     own.own_choice,
+    own.own_pick,
     own.own_items,
     own.own_beginning,
     own.own_scripts,

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from hunt.wishes import Wish
 
 
+#: Of a sum of probabilities.
+_ROUNDING = 1e-6
+
+
 def own_bans(asked: Asked, _kind: Kind) -> Found:
     """A text that a request bans is in none of its answer's texts."""
     for told in told_of(asked):
@@ -87,6 +91,25 @@ def own_choice(asked: Asked, _kind: Kind) -> Found:
             begun = text.rstrip("\ufffd")  # of a character that was cut
             if not any(text == one if ended else one.startswith(begun) for one in choices):
                 yield name, f"{text!r} is none of {choices}"
+
+
+def own_pick(asked: Asked, _kind: Kind) -> Found:
+    """The probabilities of choices add up to one, and a picked text is the answer."""
+    for told in told_of(asked):
+        report, text = told.answer.report, told.answer.texts.get("text")
+        choices = report.get("choices") if isinstance(report, Mapping) else None
+        if choices is None:
+            continue
+        scored = choices["texts"]
+        whole = sum(one["probability"] for one in scored)
+        if abs(whole - 1) > _ROUNDING:
+            yield "sum", f"the probabilities of {scored} add up to {whole}"
+        if "picked" not in choices or text is None or told.wish.may_stop or _is_steered(told.wish):
+            continue
+        picked = scored[choices["picked"]].get("text")
+        ended = told.answer.finish == "stop" and told.is_whole
+        if ended and picked is not None and text != picked:
+            yield "picked", f"{picked!r} was picked, and {text!r} came"
 
 
 def own_items(asked: Asked, _kind: Kind) -> Found:

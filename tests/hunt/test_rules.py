@@ -90,6 +90,18 @@ def reported(ids=(64, 65), **changes):
     return generated(ids=ids, sglang_lp={**REPORT, **changes})
 
 
+PICKED = {"choices": ["ab", "cd"], "pick": "likeliest"}
+
+
+def scored(text, shares, picked):
+    texts = [
+        {"text": one, "probability": share}
+        for one, share in zip(PICKED["choices"], shares, strict=True)
+    ]
+    choices = {"pick": "likeliest", "texts": texts, "temperature": 0, "picked": picked}
+    return generated(text, sglang_lp={**REPORT, "choices": choices})
+
+
 def chat(**message):
     return {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
 
@@ -191,6 +203,10 @@ WRONG = {
     "own_choice": [
         (case(asks("ChoiceLogitProcessor", {"choices": ["a", "ab"]}), generated("abc")), PLAIN),
         (case(asks("ChoiceLogitProcessor", {"choices": ["ab"]}), generated("a")), PLAIN),
+    ],
+    "own_pick": [
+        (case(asks("ChoiceLogitProcessor", PICKED), scored("ab", [0.5, 0.4], 0)), PLAIN),
+        (case(asks("ChoiceLogitProcessor", PICKED), scored("cd", [0.75, 0.25], 0)), PLAIN),
     ],
     "own_items": [
         (
@@ -374,6 +390,10 @@ RIGHT = [
         ),
         PLAIN,
     ),
+    (
+        case(asks("ChoiceLogitProcessor", PICKED), scored("ab", [0.75, 0.25], 0), headers=HEADER),
+        PLAIN,
+    ),
     (case(asks(), {"error": {"message": "no"}}, status=400), PLAIN),
     (case(asks("DRYLogitProcessor", {}), reported(), headers=HEADER), PLAIN),
     (case(asks(n=2), [generated("a"), generated("a")]), PLAIN),
@@ -399,7 +419,7 @@ RIGHT = [
     ),
 ]
 
-REPORTED = 23
+REPORTED = 24
 
 
 @pytest.mark.parametrize("place", range(len(RIGHT)))
