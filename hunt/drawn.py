@@ -12,12 +12,14 @@ from hunt.formats import formats
 from hunt.processors import SCRIPTED
 from hunt.servers import COMMON, ITEMS, Kind
 from hunt.values import VOCAB
+from support.watermarks import GREEN, TOURNAMENT, with_watermark
 
 __all__ = ["NAME", "drawn"]
 
 NAME = "drawn"
 _BUDGET = "ThinkingBudgetLogitProcessor"
 _WORDS = ("\nTwo numbers and", "Paris", "I shall go", " fence", " goat")
+_KEYS = {"kgw": GREEN, "synthid": TOURNAMENT}
 Policy = dict[str, Any]
 
 
@@ -33,7 +35,12 @@ def drawn(seed: int) -> Kind:
         arguments["reasoning_parser"] = dice.choice(_reasoning_parsers())
     path = ITEMS.with_name(f"hunt-policy-{seed}.toml")
     path.parent.mkdir(exist_ok=True)
-    path.write_text("\n".join(_lines(_policy(dice))) + "\n")
+    policy, scheme = _policy(dice), dice.choice([None, *_KEYS])
+    if scheme is not None:
+        policy["always"].append({"processor": "WatermarkLogitProcessor"})
+    path.write_text("\n".join(_lines(policy)) + "\n")
+    if scheme is not None:
+        with_watermark(path, scheme, _KEYS[scheme])
     return Kind(NAME, path, arguments, {})
 
 
