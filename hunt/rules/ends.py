@@ -53,9 +53,10 @@ def refusals_name_their_field(asked: Asked, _kind: Kind) -> Found:
         names = sent.oddities
         if {FIELD} == names and PROCESSOR in text:  # of its parameters, which are not odd
             continue
-        if _OLD in names:
-            names = frozenset({_NEW})
-        if len(names) == 1 and not any(name in text for name in (*names, *_inside(sent, *names))):
+        if len(names) != 1:
+            continue
+        newer = {_NEW} if _OLD in names else ()
+        if not any(name in text for name in (*names, *newer, *_inside(sent, *names))):
             yield sent.path, f"{[*names]} is not named: {text[:300]}"
 
 

@@ -199,7 +199,7 @@ class Closure:
 )
 def test_drafting_servers_refuse_what_cannot_be_copied(found, interface, params, is_served):
     cls = adapt(found, interface)
-    ((made, _, *_),) = prepare(cls(), params, ServedModel(vocab_size=VOCAB))
+    (made,) = prepare(cls(), params, ServedModel(vocab_size=VOCAB))
     server = Speculation("DFLASH")
     if is_served:
         server.check("m:F", made, sampled=True)

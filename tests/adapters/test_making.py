@@ -94,7 +94,7 @@ def test_one_object_may_take_what_one_may():
 
 
 @pytest.mark.parametrize(
-    ("making", "at_once"), [(250_000, 1), (60_000, 1), (40_000, 2), (100, 40), (None, 15), (-5, 40)]
+    ("making", "at_once"), [(250_000, 1), (60_000, 1), (40_000, 2), (100, 40), (None, 16), (-5, 40)]
 )
 def test_objects_are_made_before_the_first_step_a_bounded_time_between_two(making, at_once):
     cls = adapt(Slow, "transformers")

@@ -13,7 +13,6 @@ import torch
 from sglang_lp._engine.history.attached import attach_row
 from sglang_lp.adapters import EngineSettings, adapt, as_processor, load
 from sglang_lp.builtins import ChainLogitProcessor
-from sglang_lp.links import Serving
 from sglang_lp.params import Parameters
 from sglang_lp.policy.adapt import Adapt
 from sglang_lp.processor import LogitProcessor
@@ -214,7 +213,7 @@ def make_guard(found):
 
 
 def admit(guard, given):
-    """Return processor, parameters and own fields, as the scheduler's gate gets them."""
+    """Return the servings and own fields, as the scheduler's gate gets them."""
     runs = guard._look_up("it").runs
     decided = guard._decide(Intake("it", deepcopy(given)), runs, deepcopy(given), 0)
     return guard._make(decided, None)
@@ -222,9 +221,9 @@ def admit(guard, given):
 
 def play(made, given):
     """Return a request with its row."""
-    processor, params, own = made
+    servings, own = made
     played = Played(None, deepcopy(own or given), PROMPT)
-    attach_row(played.custom_params, [Serving(processor, params)])
+    attach_row(played.custom_params, servings)
     return played
 
 

@@ -37,6 +37,8 @@ LOCAL_ONLY = {
     "adapters/trial.py": {"time"},
     # Hashes whose matches are the same whatever they are drawn from; two ranks draw others here.
     "builtins/repetition/ngrams.py": {"secrets"},
+    # Hashes whose matches are compared token by token.
+    "builtins/repetition/no_repeat_ngram_form.py": {"secrets"},
     # When a prefill server is told that its request was turned away.
     "server/scheduler/disaggregated.py": {"time"},
     # How long a step took, for metrics.

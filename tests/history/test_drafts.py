@@ -33,10 +33,10 @@ from support.processors.kinds import INF, KINDS, PAD, START, VOCAB, expected
 class Simulated(Host):
     """Returns the history that the simulator shows, and records ends."""
 
-    __slots__ = ("ends", "finishes", "output_ids", "pending", "prompt_ids")
+    __slots__ = ("ends", "finishes", "fresh", "output_ids", "prompt_ids")
 
     def __init__(self, prompt):
-        self.prompt_ids, self.output_ids, self.pending = array("q", prompt), array("q"), []
+        self.prompt_ids, self.output_ids, self.fresh = array("q", prompt), array("q"), []
         super().__init__(
             SimpleNamespace(origin_input_ids=self.prompt_ids, output_ids=self.output_ids)
         )
@@ -44,10 +44,10 @@ class Simulated(Host):
 
     @property
     def history(self):
-        return [*self.output_ids, *self.pending]
+        return [*self.output_ids, *self.fresh]
 
     def look(self, *, tokens):
-        pending = tuple(self.pending)
+        pending = tuple(self.fresh)
         return self.prompt_ids, self.output_ids, pending, len(self.history), True
 
     def end(self, error):
@@ -128,11 +128,11 @@ def accept(request, node, parents, token_ids, row, *, leave_pending):
     """Commit the path to a node, and the token that its edited logits give."""
     accepted = [*path_to(node, parents, token_ids), int(row.argmax())]
     host = request.host
-    host.output_ids.extend(host.pending)
-    host.pending = accepted
+    host.output_ids.extend(host.fresh)
+    host.fresh = accepted
     if not leave_pending:
-        host.output_ids.extend(host.pending)
-        host.pending = []
+        host.output_ids.extend(host.fresh)
+        host.fresh = []
 
 
 class Plan(NamedTuple):
@@ -163,10 +163,10 @@ def prepare_step(live, rng):
     for request in live:
         host = request.host
         if request not in members:
-            host.output_ids.extend(host.pending)
-            host.pending = []
+            host.output_ids.extend(host.fresh)
+            host.fresh = []
         elif rng.random() < 0.1:  # retracted: what was pending is dropped
-            host.pending = []
+            host.fresh = []
             for row in rows_of([request.params]):
                 if row is not None:
                     row.rewind()
