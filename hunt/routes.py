@@ -55,7 +55,10 @@ _PLAIN: Mapping[str, Any] = {
     "rid": "none",
 }
 #: Fields of which a body has to have one, though none is required.
-_ONE_OF = ("text", "query", "messages", "prompt", "items", "input", "max_tokens", "label_token_ids")
+_ONE_OF = (
+    *("text", "query", "messages", "prompt", "items", "input", "max_tokens", "label_token_ids"),
+    *("tool_call_parser", "reasoning_parser"),
+)
 #: Where parameters of sampling lie.
 SAMPLING: Mapping[str, tuple[str, ...]] = {
     "/generate": ("sampling_params",),
