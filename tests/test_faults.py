@@ -15,7 +15,7 @@ from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp.errors import ProcessorFault, RequestError
 from sglang_lp.faults import interrupt, show_interrupts
-from sglang_lp.links import Serving
+from sglang_lp.links import Flags, Serving
 from sglang_lp.params import Parameters
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
@@ -193,9 +193,10 @@ DENSE = {
 def request_of(processor, **params):
     custom_params = FakeRequest([1, 2], [3], served=True).custom_params(params)
     parsed = processor.parse_params(params, VOCAB)
+    made = processor()
     attach_row(
         custom_params,
-        [Serving(processor(), parsed)],
+        [Serving(made, parsed, known=Flags.of(made))],
         StockHost(custom_params["__req__"], may_lag=False),
     )
     return custom_params

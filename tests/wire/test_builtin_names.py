@@ -86,7 +86,7 @@ def test_a_chain_finds_built_ins_that_the_process_has_not_imported():
         "from sglang_lp.builtins import ChainLogitProcessor as Chain\n"
         "names = ['MinLengthLogitProcessor', 'sglang_lp.builtins:GenLengthLogitProcessor']\n"
         "print([link.__name__ for link, _ in Chain.parse_params({'chain': names, "
-        "'0.min_tokens': 1, '1.bias': 1}).links])"
+        "'0.min_tokens': 1, '1.bias': 1}).linked])"
     )
 
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)

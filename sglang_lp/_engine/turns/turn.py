@@ -11,7 +11,7 @@ from sglang_lp._engine.turns.view import View
 from sglang_lp.edits import NEVER
 from sglang_lp.edits.recording import Recording
 from sglang_lp.errors import ProcessorFault
-from sglang_lp.faults import OURS, as_fault, blame
+from sglang_lp.faults import as_fault, blame
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
 
@@ -376,4 +376,5 @@ class Turn:
             error: Raised by the processor.
             when: The moment, such as ``at token 3``.
         """
-        return as_fault(OURS, when, blame(self.own_name, error, is_named=self.is_named))
+        failed = blame(self.own_name, error, is_named=self.is_named)
+        return as_fault(self.own_name, when, failed)
