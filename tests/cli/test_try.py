@@ -82,6 +82,7 @@ def test_both_answers_come_with_the_trace_and_the_request_to_copy():
         ("ask", {"Content-Type": "text/plain"}, 415, "Content-Type: expected application/json"),
         ("ask", {"Content-Length": "1048577"}, 413, "at most 1048576 bytes, got '1048577'"),
         ("ask", {"Content-Length": "-1"}, 413, "at most 1048576 bytes, got '-1'"),
+        ("ask", {"Content-Length": "9" * 5000}, 413, "at most 1048576 bytes, got '999"),
         ("generate", {}, 404, "there is no 'generate'"),
         ("/ask", {}, 404, "expected the address that sglang-lp try printed"),
         ("/" + "x" * 22 + "/ask", {}, 404, "expected the address"),

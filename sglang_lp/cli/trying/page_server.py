@@ -1,7 +1,7 @@
 """The HTTP server of the page, on loopback, which sends what the page asks to one server only.
 
-The page can use the key of the person who runs the command, so nobody else may use the page: the
-address has a secret; a request for another host (DNS rebinding) or from another page is refused.
+The page sends requests with the key of the person who runs the command. So its address has a
+secret, and a request for another host (DNS rebinding) or from another page is refused.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from sglang_lp.trace.page import colours, sources
 
 #: Largest form that is read, in bytes.
 _MAX_BYTES = 1 << 20
+#: Most digits of a length that is read as a number.
+_MAX_DIGITS = 9
 _JSON = "application/json"
 #: The page loads nothing from elsewhere. The trace in its frame has the page's policy too.
 _POLICY = (
@@ -94,7 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def _name(self) -> str:
-        """Return what is asked for, below the secret.
+        """Return the rest of the path, after the secret.
 
         Raises:
             _Refused: The request is for another host, or does not know the secret.
@@ -134,7 +136,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> bytes:
         given = self.headers.get("Content-Length", "")
-        if not (given.isascii() and given.isdecimal() and int(given) <= _MAX_BYTES):
+        # Python reads no number of thousands of digits.
+        is_number = given.isascii() and given.isdecimal() and len(given) <= _MAX_DIGITS
+        if not (is_number and int(given) <= _MAX_BYTES):
             raise _Refused(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                 f"Content-Length: expected at most {_MAX_BYTES} bytes, got {shown(given)}",
