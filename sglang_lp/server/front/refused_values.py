@@ -13,7 +13,7 @@ def check_response_format(body: Any) -> None:
     """Check a body of a chat: SGLang's own check of its ``response_format`` raises an odd error.
 
     Raises:
-        RequestError: ``response_format`` or its schema is no object.
+        RequestError: ``response_format`` or its schema is no object, or is nested too deeply.
     """
     form = body.get("response_format") if isinstance(body, Mapping) else None
     if not form:
@@ -28,6 +28,10 @@ def check_response_format(body: Any) -> None:
         raise RequestError(
             "response_format: expected an object with a type and a schema of objects, such as "
             f'{{"type": "json_object"}}, got {shown(form)}'
+        ) from None
+    except RecursionError:
+        raise RequestError(
+            "response_format: expected a few levels of objects, got hundreds"
         ) from None
 
 
