@@ -311,7 +311,7 @@ def _layout(logits: torch.Tensor, width: int) -> tuple[object, ...]:
 
 
 def _ask_rows(step: Step, drafts: Callable[[], Drafts] | None, *, repeated: bool) -> list[int]:
-    """Ask the rows that are awake; return the indices of those without drafts.
+    """Ask the rows that are awake; return the indices of those that were asked without drafts.
 
     Args:
         step: The step.
@@ -331,23 +331,24 @@ def _ask_rows(step: Step, drafts: Callable[[], Drafts] | None, *, repeated: bool
         elif step.width > 1 and (row.needs is not _NONE or row.dense) and drafts is not None:
             step.drafts = step.drafts or drafts()
             visit_drafts(step, index, row, step.drafts)
-        else:
-            _visit(step, index, row)
+        elif _visit(step, index, row):
             asked.append(index)
     return asked
 
 
-def _visit(step: Step, index: int, row: Row) -> None:
-    """Ask the processor of a request for its edits of this step."""
+def _visit(step: Step, index: int, row: Row) -> bool:
+    """Ask the processor of a request for its edits of this step; return whether it was asked."""
     try:
         if not row.accept_tokens():
-            return
+            return False
         if row.dense:
             step.dense[index] = row.wholes(step.custom_params[index])
         else:
             _edit(step, index, row)
     except BaseException as error:  # noqa: BLE001 - a processor's fault ends its own request only
         row.end(row.fault(error))
+        return False
+    return True
 
 
 def _edit(step: Step, index: int, row: Row) -> None:

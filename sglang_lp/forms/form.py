@@ -89,7 +89,7 @@ class Form(ABC):
 
         Args:
             request: The request as the processor sees it, with all tokens so far.
-            limit: The most tokens that the answer can have.
+            limit: The most tokens that the history can have, prompt and resumed ones among them.
 
         Returns:
             The block; ``None`` if the row does not fit after all.

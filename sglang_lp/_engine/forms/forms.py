@@ -166,7 +166,8 @@ class Forms:
         self._gather(step.rows)
 
     def _join(self, row: Row, turns: Sequence[tuple[Turn, Form]]) -> None:
-        parts = [part for turn, form in turns if (part := Part.of(form, turn, row.host))]
+        limit = len(row.prompt_ids) + row.resumed + row.host.limit
+        parts = [part for turn, form in turns if (part := Part.of(form, turn, limit))]
         if len(parts) < len(turns):
             row.may_form = False
             return

@@ -11,7 +11,6 @@ from sglang_lp.forms.compiled import compiled
 
 if TYPE_CHECKING:
     from sglang_lp._engine.history.edit_log import EditLog
-    from sglang_lp._engine.history.host import Host
     from sglang_lp._engine.turns.turn import Turn
     from sglang_lp.forms.arena import Block
     from sglang_lp.forms.form import Form
@@ -69,10 +68,16 @@ class Part(NamedTuple):
     most: int
 
     @classmethod
-    def of(cls, form: Form, turn: Turn, host: Host) -> Part | None:
-        """Return the part of a turn that has read its history; ``None`` if it does not fit."""
+    def of(cls, form: Form, turn: Turn, limit: int) -> Part | None:
+        """Return the part of a turn that has read its history; ``None`` if it does not fit.
+
+        Args:
+            form: The form.
+            turn: The turn.
+            limit: The most tokens that the row can have, its prompt among them.
+        """
         request = turn.request
-        block = form.block(request, len(request.prompt_ids) + host.limit)
+        block = form.block(request, limit)
         return None if block is None else cls(form, block, form.most(request.params))
 
 

@@ -18,7 +18,7 @@ from sglang_lp.builtins.repetition.no_repeat_ngram import counted
 from sglang_lp.forms.bits import bits_of, has_bit
 from sglang_lp.forms.compiled import compiled
 from sglang_lp.forms.form import Form, Kind
-from sglang_lp.forms.out import BAN, LACKS
+from sglang_lp.forms.out import ASKS, BAN, LACKS
 
 if TYPE_CHECKING:
     from sglang_lp.forms.arena import Block
@@ -251,13 +251,17 @@ def _step(
     counts: Any,
     edited: Any,
 ) -> None:
-    """Feed and edit all rows."""
+    """Feed and edit all rows; a row that outgrows its block is asked."""
     end = counts[BAN]
     for row in range(len(blocks)):
         block, place = blocks[row], at[row]
         if end + numbers[block + _RING] > len(ban):
             counts[LACKS] = 1
             break
+        held = numbers[block + _END] + 1 - numbers[block + _START]
+        if min(held, numbers[block + _WINDOW]) > numbers[block + _RING]:
+            edited[place] = ASKS  # more tokens than its limit
+            continue
         _push(numbers, block, tokens[place], base)
         before = end
         end = _ban(numbers, block, base, rows[place] * stride, vocab_size, ban, end)
@@ -293,7 +297,7 @@ class NoRepeatNGramForm(Form):
             return None
         white = params.whitelist_token_ids or frozenset()
         known = self.arena.share(white, lambda: bits_of(white))
-        ring = _ring_of(min(window, limit - start), size)
+        ring = _ring_of(min(window, max(len(text), limit - start)), size)
         table = 2 * ring
         block = self.arena.take(_HEAD + (1 + _FIELDS) * ring + 2 * table, (known,))
         numbers = self.arena.of(block)
