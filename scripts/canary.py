@@ -25,7 +25,7 @@ __all__ = ["Move", "failures", "hooked", "main", "moved", "source"]
 TESTED, NEWEST = Path(".venv/bin/python"), Path(".venv-canary/bin/python")
 REPORT, RESULTS = Path("build/canary.md"), Path("build/canary.xml")
 #: Tests that depend on SGLang: the checks of hooks, and processors on a real engine.
-TESTS = ("tests/server", "tests/engine")
+TESTS = ("tests/server", "tests/live")
 #: The operator's switch for an untested version.
 ALLOWED = {"SGLANG_LP_ALLOW_UNTESTED": "1"}
 

@@ -57,7 +57,7 @@ CHECK = (
 )
 
 #: Rooms that most changes break and that need no SGLang, whose import alone takes seconds.
-QUICK_ROOMS = ("builtins", "catalogue", "client", "history", "policy", "processor", "text", "wire")
+QUICK_ROOMS = ("_engine", "builtins", "catalogue", "client", "policy", "processor", "text", "wire")
 QUICK = Step(
     "the quick tests",
     (
@@ -244,7 +244,7 @@ TARGETS = {
             _python(
                 "a search for a request that thinks more than the ceiling",
                 *("pytest", "--quiet", "--hypothesis-profile", "soak"),
-                *("tests/engine/test_reasoning.py", "-k", "more_than_the_ceiling"),
+                *("tests/live/test_reasoning.py", "-k", "more_than_the_ceiling"),
             ),
         ),
     ),

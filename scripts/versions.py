@@ -30,7 +30,7 @@ _PYTHONS = {release: f".venv-{release}/bin/python" for release in RELEASES} | {N
 
 #: Built-ins, rules, reports, faults, refusals; the other modules use fewer of SGLang's internals.
 CORE = tuple(
-    f"tests/engine/test_{subject}.py"
+    f"tests/live/test_{subject}.py"
     for subject in (
         *("combinations", "decided", "endpoints", "engine", "faults", "history", "injected"),
         *("processors", "refused", "rollouts", "speculation", "workers"),
@@ -90,7 +90,7 @@ def table(stored: dict[str, Outcomes]) -> str:
     ]
     totals = [sum((Counter(each) for each in stored[x].values()), Counter()) for x in releases]
     rows.append(["all", *map(_cell, totals)])
-    return "\n".join(tables.table(["tests/engine", *releases], rows))
+    return "\n".join(tables.table(["tests/live", *releases], rows))
 
 
 def _cell(counts: dict[str, int]) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.faults import UNNAMED, blaming
-from sglang_lp.parsed import fit_once
+from sglang_lp.params.parsed import fit_once
 from sglang_lp.request import History
 
 if TYPE_CHECKING:

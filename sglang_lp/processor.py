@@ -20,9 +20,9 @@ from sglang_lp.computed import check_computed
 from sglang_lp.edits.ids import LONG, lasting
 from sglang_lp.edits.recording import Recording
 from sglang_lp.params import Parameters, check_declared, check_vocabulary, parse, unshared
-from sglang_lp.parsed import parse_once
+from sglang_lp.params.parsed import parse_once
 from sglang_lp.request import History
-from sglang_lp.serialization import find_class, serialize, subclasses_of
+from sglang_lp.wire.serialization import find_class, serialize, subclasses_of
 
 if TYPE_CHECKING:
     import torch

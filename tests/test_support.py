@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 #: Tests of two servers, and a test of none.
 CONFTEST = """
 import pytest
-from tests.engine.conftest import pytest_runtest_teardown
+from tests.live.conftest import pytest_runtest_teardown
 
 @pytest.fixture(scope="session")
 def server(request):

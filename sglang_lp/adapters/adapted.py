@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from sglang_lp.adapters.arguments import Arguments, check_numbers, check_token_ids
-from sglang_lp.flat_json import read_flat
 from sglang_lp.params import is_private
+from sglang_lp.params.flat_json import read_flat
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import msgspec
 from sglang_lp import builtins
 from sglang_lp.adapters.adapted import AdaptedProcessor
 from sglang_lp.adapters.arguments import Arguments
-from sglang_lp.flat_json import read_flat
 from sglang_lp.links import prepare
 from sglang_lp.params import Parameters, is_private
+from sglang_lp.params.flat_json import read_flat
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sglang_lp.caches import KeptIds
 from sglang_lp.catalogue.index import NOWHERE, begins
-from sglang_lp.copies import KeptIds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

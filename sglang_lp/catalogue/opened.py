@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
+from sglang_lp.caches import Latest
 from sglang_lp.catalogue.allowed import Allowed
 from sglang_lp.catalogue.file import load
 from sglang_lp.catalogue.index import CatalogueError
 from sglang_lp.catalogue.sets import Members
-from sglang_lp.copies import Latest
 from sglang_lp.errors import shown
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from sglang_lp.copies import shared_by_copies
+from sglang_lp.caches import shared_by_copies
 from sglang_lp.errors import ProcessorFault
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from sglang_lp.copies import KeptIds, shared_by_copies
+from sglang_lp.caches import KeptIds, shared_by_copies
 from sglang_lp.edits.ids import Ids, lasting
 from sglang_lp.params import PositiveInt, TokenId
 

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.copies import KeptIds, shared_by_copies
+from sglang_lp.caches import KeptIds, shared_by_copies
 from sglang_lp.errors import RequestError, refusing, shown
 from sglang_lp.text.bans import for_each_text, sorted_texts
 from sglang_lp.text.encoding import served_vocabulary, without

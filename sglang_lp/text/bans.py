@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sglang_lp.copies import shared_by_copies
+from sglang_lp.caches import shared_by_copies
 from sglang_lp.errors import RequestError, shown
 from sglang_lp.text.utf8 import folded
 

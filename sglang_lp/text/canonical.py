@@ -9,7 +9,7 @@ from itertools import pairwise, product
 from typing import TYPE_CHECKING
 from unicodedata import combining, decomposition, normalize
 
-from sglang_lp.copies import shared_by_copies
+from sglang_lp.caches import shared_by_copies
 from sglang_lp.errors import RequestError, shown
 from sglang_lp.text.encoding import MAX_BYTES
 

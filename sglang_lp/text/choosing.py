@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sglang_lp.copies import KeptIds, shared_by_copies
+from sglang_lp.caches import KeptIds, shared_by_copies
 from sglang_lp.errors import RequestError, refusing, shown
 from sglang_lp.text.automaton import Automaton, automaton_of
 from sglang_lp.text.encoding import refuse_names, served_vocabulary

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sglang_lp.copies import KeptIds, shared_by_copies
+from sglang_lp.caches import KeptIds, shared_by_copies
 from sglang_lp.edits.ids import Ids, lasting
 from sglang_lp.errors import refusing
 from sglang_lp.text.automaton import Automaton

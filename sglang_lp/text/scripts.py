@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.copies import shared_by_copies
+from sglang_lp.caches import shared_by_copies
 from sglang_lp.edits.ids import Ids, lasting
 from sglang_lp.errors import RequestError, Unsupported, refusing, shown
 from sglang_lp.text.encoding import served_vocabulary

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.copies import KeptIds
+from sglang_lp.caches import KeptIds
 from sglang_lp.edits.ids import Ids
 from sglang_lp.errors import RequestError, refusing, shown
 from sglang_lp.text.bans import for_each_text, sorted_texts

@@ -31,9 +31,9 @@ from support.watermarks import GREEN, TOURNAMENT
 
 #: Allows the processors of :mod:`support.processors.recording`.
 POLICY = Path(__file__).with_name("policy.toml")
-#: Decides for requests, see ``tests/engine/test_decided.py``.
+#: Decides for requests, see ``tests/live/test_decided.py``.
 DECIDED = Path(__file__).with_name("decided.toml")
-#: Has a ceiling on thinking, see ``tests/engine/test_reasoning.py``.
+#: Has a ceiling on thinking, see ``tests/live/test_reasoning.py``.
 REASONING = Path(__file__).with_name("reasoning.toml")
 
 Settings = tuple[Mapping[str, Any], Mapping[str, str]]
@@ -256,7 +256,7 @@ STRICT = "strict thinking"
 RANKS = tuple(name for name in SERVERS if name.startswith(("two ranks", "two stages")))
 APART = "decided as on a gpu"
 #: Server -> the scheme and the other values of its watermark key, see
-#: ``tests/engine/test_watermarks.py``.
+#: ``tests/live/test_watermarks.py``.
 WATERMARKED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "green lists": ("kgw", GREEN),
     "tournament": ("synthid", TOURNAMENT),

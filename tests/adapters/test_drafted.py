@@ -15,7 +15,14 @@ from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.algorithms import Speculation
 from support.fakes.served_batch import ServedBatch
 from support.processors.kinds import INF, VOCAB, Kind
-from tests.history.test_drafts import Request, accept, chosen_node, drafted, prepare_step, verify
+from tests._engine.history.test_drafts import (
+    Request,
+    accept,
+    chosen_node,
+    drafted,
+    prepare_step,
+    verify,
+)
 
 
 class Remembers(LogitsProcessor):

@@ -28,8 +28,8 @@ from support.catalogues import serving
 from support.models.tiny_model import EOS
 from support.models.vocabularies import byte_level
 from support.watermarks import GreenMarks, SelfMarks, TournamentMarks
-from tests.engine.test_foreign import KINDS
-from tests.engine.test_history import CASES
+from tests.live.test_foreign import KINDS
+from tests.live.test_history import CASES
 
 VOCAB = 1024
 STEPS = 40

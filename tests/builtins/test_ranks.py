@@ -13,7 +13,7 @@ import pytest
 
 from sglang_lp import builtins
 from tests.builtins.rank import PARTING, TEXTS
-from tests.engine.test_history import CASES
+from tests.live.test_history import CASES
 
 ROOT = Path(__file__).parents[2]
 #: What runs in a scheduler: every rank of a model has one.

@@ -23,9 +23,9 @@ from support.servers.asking import body, recorder, tag
 from support.servers.configurations import POLICY, RANKS_VARIABLES, SERVERS
 from support.servers.disaggregated import missing, pair
 from support.servers.server import launch
-from tests.engine.test_history import LONG, until_quiet
-from tests.engine.test_ranks import seen_alike, slowed
-from tests.engine.test_whole_answers import PATTERN
+from tests.live.test_history import LONG, until_quiet
+from tests.live.test_ranks import seen_alike, slowed
+from tests.live.test_whole_answers import PATTERN
 
 pytestmark = [
     pytest.mark.fleet,

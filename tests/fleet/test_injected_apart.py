@@ -1,4 +1,4 @@
-"""Functions that raise on a prefill or decode server, as in ``tests/engine/test_injected.py``."""
+"""Functions that raise on a prefill or decode server, as in ``tests/live/test_injected.py``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.plugins import PROBES
 from support.plugins.injecting import Faults
 from support.servers.configurations import POLICY
 from support.servers.disaggregated import missing, pair
-from tests.engine.test_injected import (
+from tests.live.test_injected import (
     answers,
     calls_of,
     chosen,
@@ -23,7 +23,7 @@ from tests.engine.test_injected import (
 )
 
 pytestmark = [
-    pytest.mark.engine,  # after tests/engine: functions that raised there raise once only
+    pytest.mark.engine,  # after tests/live: functions that raised there raise once only
     pytest.mark.fleet,
     pytest.mark.timeout(7200),
     pytest.mark.skipif(missing() is not None, reason=missing() or ""),

@@ -86,7 +86,7 @@ def test_the_policy_of_ten_minutes_for_a_server_passes_the_check_of_the_page(tmp
     commands = re.findall(
         r"^\$ sglang-lp (doctor.*)$", (start / "server.md").read_text(), re.MULTILINE
     )
-    # The page's own server is asked by tests/engine/test_start_pages.py.
+    # The page's own server is asked by tests/live/test_start_pages.py.
     assert commands == [
         "doctor",
         "doctor --url http://127.0.0.1:30000",

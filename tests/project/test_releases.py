@@ -20,7 +20,7 @@ def test_every_supported_release_was_tried_and_nothing_failed():
     assert [*stored()] == [*RELEASES, NEWEST]
     assert RELEASES[0] == OLDEST
     for release, modules in stored().items():
-        assert {f"tests/engine/{module}.py" for module in modules} == {*versions.CORE}
+        assert {f"tests/live/{module}.py" for module in modules} == {*versions.CORE}
         for module, outcomes in modules.items():
             assert "failed" not in outcomes, f"{release}: {module}"
             assert outcomes.get("passed") or outcomes.get("skipped")

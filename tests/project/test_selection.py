@@ -49,4 +49,4 @@ def test_what_runs_on_request_runs_only_where_it_is_named(arguments, names):
 
 @pytest.mark.parametrize("room", QUICK_ROOMS)
 def test_a_room_of_the_quick_tests_has_tests(room):
-    assert [*(ROOT / "tests" / room).glob("test_*.py")]
+    assert [*(ROOT / "tests" / room).rglob("test_*.py")]

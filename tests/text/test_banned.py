@@ -182,7 +182,7 @@ def test_case_is_what_unicode_folds(word, said):
 
 
 def test_what_is_kept_of_places_is_bounded(monkeypatch):
-    monkeypatch.setattr("sglang_lp.copies._MAX_KEPT", 100)
+    monkeypatch.setattr("sglang_lp.caches._MAX_KEPT", 100)
     tokens = [bytes([byte]) * length for byte in b"abc" for length in (1, 2, 3)]
     banned = BannedTexts(Vocabulary(tokens), ("aabb", "bbcc"), ignore_case=False)
 

@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from sglang_lp import copies, params, parsed
+from sglang_lp import caches, params
 from sglang_lp._engine.history import arrivals
 from sglang_lp._engine.turns import turn
 from sglang_lp.adapters import arguments, trial
@@ -17,6 +17,7 @@ from sglang_lp.catalogue import opened
 from sglang_lp.catalogue.source import Source
 from sglang_lp.edits import MAX_BIAS
 from sglang_lp.errors import RefusalReason
+from sglang_lp.params import parsed
 from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
 from sglang_lp.policy.file import PolicyFile
 from sglang_lp.server.front import bounds, lists, scoring, tokenizer
@@ -127,8 +128,8 @@ BOUNDS = [
     [
         parsed._MOST,
         guard._MOST_COPIED,
-        copies.shared_by_copies(len).cache_parameters()["maxsize"],
-        copies._MAX_KEPT,
+        caches.shared_by_copies(len).cache_parameters()["maxsize"],
+        caches._MAX_KEPT,
         opened._CHOICES,
     ],
     [green_lists.MAX_TABLE_BYTES >> 30],

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from itertools import repeat
 from typing import TYPE_CHECKING, TypeAlias
 
-from sglang_lp.copies import shared_by_copies
+from sglang_lp.caches import shared_by_copies
 from sglang_lp.edits import MAX_BIAS
 from sglang_lp.edits.ids import LONG, Ids, merged
 

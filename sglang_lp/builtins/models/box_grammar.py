@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from sglang_lp.copies import shared_by_copies
+from sglang_lp.caches import shared_by_copies
 from sglang_lp.params import MAX_TOKEN_IDS, Parameters, TokenId
 from sglang_lp.processor import LogitProcessor
 

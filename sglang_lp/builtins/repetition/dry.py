@@ -14,7 +14,7 @@ from msgspec import Meta
 from sglang_lp.builtins.phase import PhasedParams
 from sglang_lp.builtins.prompt.prompts import ReadPrompts, numbers_of
 from sglang_lp.builtins.repetition.repeats import Tail
-from sglang_lp.copies import shared_by_copies
+from sglang_lp.caches import shared_by_copies
 from sglang_lp.edits import MAX_BIAS
 from sglang_lp.params import Text, TokenIdSet
 from sglang_lp.processor import LogitProcessor

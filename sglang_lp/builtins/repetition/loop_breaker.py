@@ -22,7 +22,7 @@ from sglang_lp.builtins.repetition.novelty import (
     check_window,
 )
 from sglang_lp.builtins.repetition.repeats import Tail
-from sglang_lp.copies import shared_by_copies
+from sglang_lp.caches import shared_by_copies
 from sglang_lp.edits import LENGTH, STOP
 from sglang_lp.processor import LogitProcessor
 

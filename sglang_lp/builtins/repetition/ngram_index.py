@@ -18,7 +18,7 @@ from sglang_lp.builtins.repetition.fingerprints import (
     draw,
     in_order,
 )
-from sglang_lp.copies import shared_by_copies
+from sglang_lp.caches import shared_by_copies
 from sglang_lp.processor import lasting
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp.builtins.prompt.prompts import ReadPrompts, numbers_of
-from sglang_lp.copies import KeptIds, shared_by_copies
+from sglang_lp.caches import KeptIds, shared_by_copies
 from sglang_lp.processor import lasting
 from sglang_lp.text.automaton import Automaton
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import msgspec
 
 from sglang_lp.builtins.phase import AnswerParams
-from sglang_lp.copies import KeptIds, shared_by_copies
+from sglang_lp.caches import KeptIds, shared_by_copies
 from sglang_lp.errors import Contradiction, InvalidParameter
 from sglang_lp.params import FewTokenIds, Texts
 from sglang_lp.processor import LogitProcessor, lasting

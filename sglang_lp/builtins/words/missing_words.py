@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from sglang_lp.copies import shared_by_copies
+from sglang_lp.caches import shared_by_copies
 from sglang_lp.text.automaton import Automaton, automaton_of, split
 from sglang_lp.text.byte_runs import BROKEN, NO_RUNS
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from msgspec import Meta
 
 from sglang_lp.builtins.phase import PhasedParams
-from sglang_lp.copies import shared_by_copies
+from sglang_lp.caches import shared_by_copies
 from sglang_lp.edits import MAX_BIAS
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.params import FewTokenIds, PositiveInt, Text, replaced

@@ -7,9 +7,9 @@ from collections import Counter
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.copies import packed
+from sglang_lp.caches import packed
 from sglang_lp.errors import ProcessorFault, RequestError, Unsupported, shown
-from sglang_lp.flat_json import read_flat
+from sglang_lp.params.flat_json import read_flat
 from sglang_lp.server.front.answer_errors import noting
 from sglang_lp.server.front.bounds import (
     check_choices,

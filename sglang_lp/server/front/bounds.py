@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Sequence
 
-from sglang_lp.copies import packed
+from sglang_lp.caches import packed
 from sglang_lp.errors import RequestError, shown
 
 #: Most entries of list parameters, and characters of texts in them, in one HTTP request over all

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from sglang_lp.errors import RequestError, did_you_mean, shown
-from sglang_lp.msgspec_errors import described
+from sglang_lp.params.messages import described
 from sglang_lp.server.gate.request_fields import BODY, GRAMMARS, SAMPLING, Row, names_of
 from sglang_lp.server.gate.stop_regex import check_stop_regex
 

@@ -12,9 +12,9 @@ import msgspec
 from sglang_lp.adapters import as_processor
 from sglang_lp.adapters.arguments import Arguments
 from sglang_lp.builtins import CatalogueLogitProcessor, ChainLogitProcessor
+from sglang_lp.caches import Latest, packed
 from sglang_lp.catalogue.index import CatalogueError
 from sglang_lp.catalogue.watching import watch
-from sglang_lp.copies import Latest, packed
 from sglang_lp.errors import (
     PayloadRefused,
     PolicyError,
@@ -25,7 +25,7 @@ from sglang_lp.errors import (
 from sglang_lp.faults import OURS, as_fault, blaming
 from sglang_lp.links import Serving, serve
 from sglang_lp.params import Beside, take_beside
-from sglang_lp.parsed import forget
+from sglang_lp.params.parsed import forget
 from sglang_lp.policy import Asked, Decided, Rules
 from sglang_lp.policy.chosen import fields_of
 from sglang_lp.policy.thinking import is_thinking_budget

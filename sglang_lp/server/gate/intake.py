@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from sglang_lp.copies import packed
+from sglang_lp.caches import packed
 from sglang_lp.params import is_private
 from sglang_lp.policy import Asked
 from sglang_lp.server.gate.request_fields import GRAMMARS

@@ -29,7 +29,7 @@ from sglang_lp.errors import (
     RequestError,
     Unsupported,
 )
-from sglang_lp.parsed import forget
+from sglang_lp.params.parsed import forget
 from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
 from sglang_lp.policy.stock import Stock
 from sglang_lp.processor import LogitProcessor

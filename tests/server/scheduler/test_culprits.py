@@ -19,7 +19,7 @@ from sglang_lp._engine.history.attached import rows_of
 from sglang_lp._engine.history.drafts import Drafts
 from sglang_lp.builtins.phase import PhasedParams
 from sglang_lp.faults import UNNAMED
-from sglang_lp.parsed import forget
+from sglang_lp.params.parsed import forget
 from sglang_lp.policy.decisions import Chosen, Profile
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.copies import Latest, packed
+from sglang_lp.caches import Latest, packed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -21,7 +21,7 @@ from support.models.tiny_model import FREQUENT
 from support.processors import recording
 from support.servers.asking import body, recorder, tag
 from support.servers.configurations import RANKS, on_servers
-from tests.engine.test_history import CASES, LONG, a_prompt, mixed, rule_of, until_quiet
+from tests.live.test_history import CASES, LONG, a_prompt, mixed, rule_of, until_quiet
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 on_each_server = on_servers(*RANKS)

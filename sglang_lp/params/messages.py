@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from sglang_lp.errors import InvalidParameter, did_you_mean, shown
-from sglang_lp.schema import is_token_id, parts_of
+from sglang_lp.params.schema import is_token_id, parts_of
 
 
 def unknown(name: object, fields: tuple[str, ...]) -> str:

@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Meta
 
 from sglang_lp.errors import InvalidParameter, RequestError, shown
-from sglang_lp.msgspec_errors import translated, unknown
-from sglang_lp.schema import can_change, fields_without_limit, float_fields, token_fields
+from sglang_lp.params.messages import translated, unknown
+from sglang_lp.params.schema import can_change, fields_without_limit, float_fields, token_fields
 
 __all__ = [
     "MAX_INT",

@@ -4,7 +4,7 @@ import weakref
 
 import pytest
 
-from sglang_lp.copies import Latest, packed
+from sglang_lp.caches import Latest, packed
 
 
 class Made:

@@ -156,12 +156,12 @@ def check(server, oracle, request, reply):
 
 
 def test_every_builtin_is_among_the_cases():
-    # Words and the letters of scripts need a tokenizer: tests/engine/test_texts.py.
+    # Words and the letters of scripts need a tokenizer: tests/live/test_texts.py.
     texts = builtins.BiasWordsLogitProcessor, builtins.ScriptLogitProcessor
     elsewhere = (
         *texts,
-        builtins.CatalogueLogitProcessor,  # tests/engine/test_catalogues.py
-        builtins.ToolCallLimitLogitProcessor,  # tests/engine/test_reasoning.py
+        builtins.CatalogueLogitProcessor,  # tests/live/test_catalogues.py
+        builtins.ToolCallLimitLogitProcessor,  # tests/live/test_reasoning.py
     )
     covered = (*(processor for processor, _ in CASES), *elsewhere)
     missing = [
