@@ -187,7 +187,8 @@ class Decisions:
         # Comparing and counting is a few kernels, sorting is twenty.
         highest = read.tensor.amax(1)
         if most == 1:  # nearly always
-            among = best >= highest  # false for NaN, as below
+            # False for NaN, as below, and for rows without a question, whose count is 0.
+            among = (best >= highest).logical_and_(self._counts)
         else:
             among = (read.tensor > best[:, None]).sum(1) < self._counts
             among.logical_and_(highest <= math.inf)

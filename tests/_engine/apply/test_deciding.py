@@ -187,6 +187,17 @@ def plan_of(**step):
     return {"plan": len(PLANS) - 1}
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_row_without_a_question_is_not_decided_for_its_likeliest_token_0(count):
+    params = [chain([None]), chain([[{**QUIET, "asked": [([0], count, 0, {})]}]])]
+    steps = [torch.zeros((2, VOCAB))]
+    with decided_as_on_a_gpu():
+        (((without, asking),), _, _) = outcome(params, steps)
+
+    assert without == [0] * VOCAB
+    assert asking == bits(torch.tensor([0.0] + [-math.inf] * (VOCAB - 1)))
+
+
 ROW = torch.tensor([[2.0, 1.0, 2.0, 0.5, -math.inf, -1.0, -2.0]])
 
 
