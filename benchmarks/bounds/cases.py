@@ -10,11 +10,12 @@ import random
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from sglang_lp.server.front.bounds import MAX_CHOICES, MAX_ENTRIES, MAX_LINKS, entries
 
-__all__ = ["BATCH", "LONGEST", "SETS", "VOCAB", "Dear", "dearest"]
+__all__ = ["BATCH", "LONGEST", "SETS", "THINKING", "VOCAB", "Dear", "dearest"]
 
 #: Logits in a row: Qwen3's.
 VOCAB = 151_936
@@ -23,6 +24,9 @@ LONGEST = 131_072
 
 #: The sets of the catalogue ``items``: as many as one request may name.
 SETS = [f"set {number}" for number in range(64)]
+
+#: The last two tokens of the vocabulary: a block of thinking begins and ends with them.
+THINKING = ("<think>", "</think>")
 
 #: Rows of a large batch. Of a longest prompt 128 copies are accepted.
 BATCH = 256
@@ -743,6 +747,62 @@ def _chains() -> list[Dear]:
     ]
 
 
+def _phased() -> list[Dear]:
+    """Rules in a phase that is open, in one that is closed, and in one that begins all the time."""
+    start, end = VOCAB - 2, VOCAB - 1
+    kinds: list[tuple[str, str, dict[str, Any], Callable[[], Tokens]]] = [
+        ("dry", "DRYLogitProcessor", {"dry_penalty_last_n": 2048}, _one(4096)),
+        ("ngram-3", _NGRAM, {"ngram_size": 3, "window_size": _EVER}, _random(1000, 4096)),
+        ("bad-words-runs", "BadWordsLogitProcessor", _runs_of_one(), _one(4096)),
+        (
+            "loop",
+            "LoopBreakerLogitProcessor",
+            {"max_pattern_size": 1024, "min_count": 2},
+            _one(4096),
+        ),
+        (
+            "8-links",
+            "ChainLogitProcessor",
+            _chain(*[("BadWords", _single_words(4000 * link)) for link in range(8)]),
+            _fresh,
+        ),
+    ]
+    phases: tuple[tuple[str, Callable[[Tokens], Tokens]], ...] = (
+        ("open", lambda output: array("q", [start]) + output),
+        ("closed", lambda output: output),
+        ("to-and-fro", lambda output: array("q", [start, output[0], end, output[1]]) * 1000),
+    )
+
+    def outputs(wrap: Callable[[Tokens], Tokens], output: Callable[[], Tokens]) -> Tokens:
+        return wrap(output())
+
+    def within(params: Mapping[str, Any]) -> dict[str, Any]:
+        links = range(len(params.get("chain", ())))
+        return (
+            {**params, **{f"{place}.where": "thinking" for place in links}}
+            if links
+            else {
+                **params,
+                "where": "thinking",
+            }
+        )
+
+    return [
+        Dear(
+            f"phase-{phase}-{key}-x{copies}",
+            name,
+            within(params),
+            _short,
+            partial(outputs, wrap, output),
+            copies,
+            texts=True,
+        )
+        for key, name, params, output in kinds
+        for phase, wrap in phases
+        for copies in (1, _most(params))
+    ]
+
+
 def dearest() -> list[Dear]:
     """Return every request to measure."""
     return [
@@ -753,5 +813,6 @@ def dearest() -> list[Dear]:
         *_ngrams(),
         *_thinking(),
         *_chains(),
+        *_phased(),
         *_texts(),
     ]

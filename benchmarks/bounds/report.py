@@ -10,27 +10,33 @@ from benchmarks.tables import duration, table
 
 __all__ = ["PART", "missed", "show"]
 
-#: What one HTTP request may cost.
-ROW_MS = 1.0
-STEP_MS = 25.0
-ARRIVAL_MS = 25.0
+#: What one HTTP request may cost, in multiples of one ``fill_`` of a row, so that a limit means the
+#: same on every machine.
+ROW = 100
+STEP = ARRIVAL = 2_500
+#: What a neighbour that joins or leaves may cost, above the median step.
+NEIGHBOUR = 200
 #: For one text and its copies: each text of a list may have a prompt of its own.
 HELD_MIB = 64.0
-#: What a neighbour that joins or leaves may cost, above the median step.
-NEIGHBOUR_MS = 2.0
 
 
-def missed(case: Mapping[str, Any]) -> list[str]:
-    """Return the limits that a request breaks, each as a few words; none if it is refused."""
+def missed(case: Mapping[str, Any], fill: float) -> list[str]:
+    """Return the limits that a request breaks, each as a few words; none if it is refused.
+
+    Args:
+        case: The request.
+        fill: Milliseconds of one ``fill_`` of a row.
+    """
     if "refused" in case:
         return []
-    step = min(STEP_MS, ROW_MS * case["rows"])
+    step, arrival = min(STEP, ROW * case["rows"]) * fill, ARRIVAL * fill
+    neighbour = case["each_ms"] + NEIGHBOUR * fill
     over = {
-        "HTTP process": case["admitted_ms"] > ARRIVAL_MS,
-        "scheduler": case["received_ms"] > ARRIVAL_MS,
+        "HTTP process": case["admitted_ms"] > arrival,
+        "scheduler": case["received_ms"] > arrival,
         "first step": case["first_ms"] > step,
         "each step": case["most_ms"] > step,
-        "neighbour": max(case["joined_ms"], case["left_ms"]) > case["each_ms"] + NEIGHBOUR_MS,
+        "neighbour": max(case["joined_ms"], case["left_ms"]) > neighbour,
         "memory": case["held_mib"] / case["texts"] > HELD_MIB,
     }
     return [what for what, is_over in over.items() if is_over]
@@ -51,7 +57,11 @@ def page_block(results: Mapping[str, Any]) -> str:
             "",
             "Over a limit:",
             "",
-            *(f"- `{case['key']}`: {', '.join(missed(case))}" for case in served if missed(case)),
+            *(
+                f"- `{case['key']}`: {', '.join(what)}"
+                for case in served
+                if (what := missed(case, fill))
+            ),
             "",
             "Refused:",
             "",
@@ -147,8 +157,8 @@ def show(results: Mapping[str, Any]) -> int:
 
 def _over(results: Mapping[str, Any]) -> Iterator[str]:
     for case in results["cases"]:
-        if what := missed(case):
+        if what := missed(case, results["fill_ms"]):
             yield f"OVER {case['key']}: {', '.join(what)}"
     for found in results["search"]:
-        if found["most_ms"] > ROW_MS:
+        if found["most_ms"] > ROW * results["fill_ms"]:
             yield f"OVER search, {found['processor']}: {found['most_ms']} ms: {found['request']}"

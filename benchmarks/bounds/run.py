@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 import torch
 
-from benchmarks.bounds.cases import LONGEST, SETS, VOCAB, Dear
+from benchmarks.bounds.cases import LONGEST, SETS, THINKING, VOCAB, Dear
 from benchmarks.text import some_tokens
 from sglang_lp._engine.history.arrivals import Arrivals
 from sglang_lp._engine.history.attached import rows_of
@@ -56,11 +56,13 @@ def tokenizer() -> Any:
     names = [f"<0x{byte:02X}>" for byte in range(256)]
     tokens = some_tokens(random.Random(0), VOCAB, whole=True)[256:]
     names += [token.decode().replace(" ", "▁") for token in tokens]
+    names[-2:] = THINKING
     vocab = {name: token_id for token_id, name in enumerate(names)}
     made = Tokenizer(models.BPE(vocab=vocab, merges=[], byte_fallback=True))
     made.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     )
+    made.add_special_tokens([*THINKING])  # they keep their ids
     return made
 
 

@@ -101,8 +101,8 @@ class Catalogues:
         """
         self._sources = sources
         self._paths = {name: folder / source.file for name, source in sources.items()}
-        self._vocab_size: int | None = None
-        self._ends: Collection[int] = ()
+        #: Number of logits in a row, if known, and the tokens that end an answer.
+        self._model: tuple[int | None, Collection[int]] = None, ()
         #: By name, the stamp of the file that was read last, or refused; and the stamp at the
         #: latest look, when another process may still have been writing the file.
         self._read = {name: _stamp(path) for name, path in self._paths.items()}
@@ -129,9 +129,12 @@ class Catalogues:
             CatalogueError: An item has a token that the model does not have, or one that ends the
                 answer before the item is complete.
         """
-        self._vocab_size, self._ends = vocab_size, ends
+        model = vocab_size, ends
+        if model == self._model:  # every request asks
+            return
         for name, one in self.now.items():
-            self._check_tokens(name, one.index)
+            _check_tokens(name, one.index, *model)
+        self._model = model
 
     def renew(self) -> Iterator[Renewal]:
         """Open new versions, and yield the outcome for each.
@@ -167,13 +170,8 @@ class Catalogues:
             found = Catalogue(name, index, self._sources[name], written)
         except CatalogueError as error:
             raise CatalogueError(f"catalogues.{name}: {error}") from None
-        self._check_tokens(name, index)
+        _check_tokens(name, index, *self._model)
         return found
-
-    def _check_tokens(self, name: str, index: Index) -> None:
-        problem = index.misfit(self._vocab_size, self._ends)
-        if problem is not None:
-            raise CatalogueError(f"catalogues.{name}: {problem}")
 
 
 class Renewal(NamedTuple):
@@ -186,6 +184,12 @@ class Renewal(NamedTuple):
 
     name: str
     problem: str | None = None
+
+
+def _check_tokens(name: str, index: Index, vocab_size: int | None, ends: Collection[int]) -> None:
+    problem = index.misfit(vocab_size, ends)
+    if problem is not None:
+        raise CatalogueError(f"catalogues.{name}: {problem}")
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:

@@ -8,7 +8,7 @@ import pytest
 
 from sglang_lp.catalogue.build import build
 from sglang_lp.catalogue.file import save
-from sglang_lp.catalogue.index import CatalogueError
+from sglang_lp.catalogue.index import CatalogueError, Index
 from sglang_lp.catalogue.opened import Renewal
 from sglang_lp.catalogue.source import MAX_CATALOGUES, Source
 from sglang_lp.catalogue.watching import watch
@@ -221,6 +221,18 @@ def test_a_server_does_not_start_with_a_token_that_ends_the_answer_inside_of_an_
 
     with pytest.raises(CatalogueError, match=r"catalogues.items: .*got 1 inside of .* item 0"):
         catalogues.fit(100, {1})
+
+
+def test_the_items_are_checked_once_for_a_model_however_many_requests_come(folder, monkeypatch):
+    catalogues = opened(folder, 'file = "items.cat"')
+    catalogues.fit(100, {2})
+    checked = []
+    monkeypatch.setattr(Index, "misfit", lambda *given: checked.append(given))
+
+    catalogues.fit(100, {2})
+    assert checked == []
+    catalogues.fit(101, {2})
+    assert len(checked) == 1
 
 
 def test_a_thread_looks_for_new_versions_and_names_its_process(folder, caplog):

@@ -85,14 +85,18 @@ def test_a_request_over_a_limit_is_named_with_the_limit():
         "held_mib": 64.0,
     }
 
-    assert bounds.missed(case) == []
-    assert bounds.missed(case | {"most_ms": 8.1, "left_ms": 3.1}) == [
+    fill = 0.01  # ms: limits of 1 ms a row, 25 ms in all, and 2 ms for a neighbour
+    assert bounds.missed(case, fill) == []
+    assert bounds.missed(case | {"most_ms": 8.1, "left_ms": 3.1}, fill) == [
         "each step",
         "neighbour",
     ]
-    assert bounds.missed(case | {"rows": 256, "first_ms": 25.1}) == ["first step"]
-    assert bounds.missed(case | {"held_mib": 64.1}) == ["memory"]
-    assert bounds.missed(case | {"held_mib": 64.1, "texts": 2}) == []
+    assert bounds.missed(case | {"rows": 256, "first_ms": 25.1}, fill) == ["first step"]
+    assert bounds.missed(case | {"held_mib": 64.1}, fill) == ["memory"]
+    assert bounds.missed(case | {"held_mib": 64.1, "texts": 2}, fill) == []
+    assert bounds.missed(case, fill / 2) == [
+        *("HTTP process", "scheduler", "first step", "each step", "neighbour")
+    ]
 
 
 def figures_of_drafts(*, us, waits, own_us, accept_length, steps):
