@@ -25,7 +25,7 @@ from benchmarks.text import some_tokens
 from sglang_lp.closing.automaton import read
 from sglang_lp.closing.plans import Plans
 from sglang_lp.closing.row import ClosingRow
-from sglang_lp.closing.vocabulary import Vocabulary
+from sglang_lp.closing.vocabulary import GrammarVocabulary
 
 __all__ = ["PART"]
 
@@ -100,7 +100,7 @@ def measure() -> dict[str, Any]:
 
     texts = spelled()
     began = seconds()
-    vocabulary = Vocabulary(texts, [len(texts) - 1])
+    vocabulary = GrammarVocabulary(texts, [len(texts) - 1])
     results: dict[str, Any] = {
         "machine": machine(),
         "vocabulary": len(texts),

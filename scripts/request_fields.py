@@ -20,8 +20,8 @@ from sglang_lp.server.gate.request_fields import (
     FLOAT_MAX,
     FLOAT_TINY,
     SAMPLING,
+    FieldRow,
     Owner,
-    Row,
     Session,
     unknown_to,
 )
@@ -77,7 +77,7 @@ def tables() -> str:
     return "\n".join(parts)
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: FieldRow) -> tuple[str, ...]:
     value = _said(row.type) + (", of the vocabulary" if row.vocabulary else "")
     return _code(row.names), value, "yes" if row.each else "", row.effect
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.tables import table
-from sglang_lp.server.front.routes import ROUTES, Kind, Route
+from sglang_lp.server.front.routes import ROUTES, Route, RouteKind
 from sglang_lp.server.versions import OLDEST
 
 __all__ = ["PAGE", "write_page"]
@@ -32,20 +32,20 @@ A route of SGLang's that the table lacks, on a version that is not supported, re
 """
 
 _ABOUT = {
-    Kind.HONOURED: """\
+    RouteKind.HONOURED: """\
 ## Routes that run processors
 
 On Ollama's routes the fields are options, because Ollama's clients send no other fields: budgets, [fields of other engines](operating.md#other-engines-fields) and `return_meta_info` are options there as well.
 `think` with a level is the [effort](operating.md#effort-levels).
 On `/vertex_generate` a list in `parameters` has one entry for each instance.
 """,
-    Kind.REFUSED: """\
+    RouteKind.REFUSED: """\
 ## Routes that refuse processors by name
 
 A request without one is answered as SGLang answers it.
 On `/v1/realtime` the refusal is an `error` event.
 """,
-    Kind.ADMINISTRATORS: """\
+    RouteKind.ADMINISTRATORS: """\
 ## Routes for administrators
 
 SGLang marks these routes `admin_optional`: without `--admin-api-key` **every client may ask them**, or every client with the key of `--api-key`.
@@ -56,7 +56,7 @@ A server without `--admin-api-key` says so when it starts, and `sglang-lp doctor
 - With `--admin-api-key KEY` they need that key, and no other route does.
 - SGLang checks no key in tokenizer workers, so a server with `--tokenizer-worker-num` above 1 does not start with `--admin-api-key`: close the routes with a proxy.
 """,
-    Kind.WITHOUT: """\
+    RouteKind.WITHOUT: """\
 ## Routes without an answer to edit
 
 Fields for a processor have no effect here: nothing is generated.
@@ -66,16 +66,16 @@ Fields for a processor have no effect here: nothing is generated.
 
 def write_page() -> str:
     """Return the page of routes."""
-    return "\n".join([_INTRODUCTION, *(_section(kind) for kind in Kind)])
+    return "\n".join([_INTRODUCTION, *(_section(kind) for kind in RouteKind)])
 
 
-def _section(kind: Kind) -> str:
+def _section(kind: RouteKind) -> str:
     rows: dict[tuple[str, str, str], None] = {}
     for route in ROUTES:
         if route.kind is kind:
             about = route.shape.where if route.shape is not None else route.why
             rows[f"`{route.path}`", about, ", ".join(_conditions(route))] = None
-    head = "route", {Kind.HONOURED: "fields", Kind.REFUSED: "why"}.get(kind, ""), "only"
+    head = "route", {RouteKind.HONOURED: "fields", RouteKind.REFUSED: "why"}.get(kind, ""), "only"
     used = [column for column, cells in enumerate(zip(*rows, strict=True)) if any(cells)]
     shown = [[cells[column] for column in used] for cells in (head, *rows)]
     return "\n".join([_ABOUT[kind], *table(shown[0], shown[1:]), ""])

@@ -13,7 +13,7 @@ from sglang_lp.catalogue.build import PAD, build
 from sglang_lp.catalogue.file import save
 from sglang_lp.catalogue.index import ROOT
 from sglang_lp.catalogue.opened import Catalogue
-from sglang_lp.catalogue.source import Source
+from sglang_lp.catalogue.source import CatalogueSource
 from support.models.tiny_model import FIRST_WORD
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def whole(items: Sequence[_Item], end: int | None) -> list[_Item]:
 
 def opened(**indexes: Index) -> dict[str, Catalogue]:
     """Return open catalogues of these names."""
-    source = Source(file="in memory")
+    source = CatalogueSource(file="in memory")
     return {name: Catalogue(name, index, source, 0.0) for name, index in indexes.items()}
 
 

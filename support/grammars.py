@@ -13,7 +13,7 @@ import orjson
 from sglang_lp.closing.automaton import read
 from sglang_lp.closing.plans import Json, Plans
 from sglang_lp.closing.row import ClosingRow
-from sglang_lp.closing.vocabulary import Vocabulary
+from sglang_lp.closing.vocabulary import GrammarVocabulary
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -98,9 +98,9 @@ class Compiled(NamedTuple):
 
 
 @cache
-def vocabulary() -> Vocabulary:
+def vocabulary() -> GrammarVocabulary:
     """Return the vocabulary of :data:`SPELLED`."""
-    return Vocabulary(SPELLED, [END])
+    return GrammarVocabulary(SPELLED, [END])
 
 
 @cache

@@ -22,7 +22,7 @@ from sglang_lp._engine.history.arrivals import Arrivals
 from sglang_lp._engine.history.attached import rows_of
 from sglang_lp.catalogue.build import build
 from sglang_lp.catalogue.file import save
-from sglang_lp.catalogue.source import Source
+from sglang_lp.catalogue.source import CatalogueSource
 from sglang_lp.server.front.admission import Admission
 from sglang_lp.server.front.bounds import MAX_LINKS
 from sglang_lp.server.gate.guard import Guard
@@ -76,7 +76,7 @@ def _policy() -> Policy:
     sets = {name: ids % len(SETS) == place for place, name in enumerate(SETS)}
     save(build(codes, sets=sets), path)
     key = write_key(path.parent, "kgw", GREEN)
-    return Policy(catalogues={"items": Source(file=str(path))}, watermark=str(key))
+    return Policy(catalogues={"items": CatalogueSource(file=str(path))}, watermark=str(key))
 
 
 class Server:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class _Run(Run):
+class _DynamoRun(Run):
     """One processor at work on one request."""
 
     _tokens: list[int] | None = None
@@ -44,7 +44,7 @@ class DynamoProcessor(ConstructedProcessor):
     interface = "dynamo"
     calling = "processor(input_ids, logits), one request, in place"
     library = ("dynamo", frozenset({"BaseLogitsProcessor"}))
-    run = _Run
+    run = _DynamoRun
 
 
 class ForcedTokenSequenceSpec(ForcedSequenceLogitProcessor):

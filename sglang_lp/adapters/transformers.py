@@ -30,7 +30,7 @@ _NEVER = {
 _ROOM = 256
 
 
-class _Run(Run):
+class _TransformersRun(Run):
     """One processor at work on one request.
 
     One tensor that grows holds its tokens, so that a step costs one write.
@@ -69,7 +69,7 @@ class TransformersProcessor(ConstructedProcessor):
     interface = "transformers"
     calling = "processor(input_ids, scores), tensors of one row"
     library = ("transformers", frozenset({"LogitsProcessor", "LogitsProcessorList"}))
-    run = _Run
+    run = _TransformersRun
 
     @classmethod
     def check_class(cls, found: Any, where: str) -> None:

@@ -17,7 +17,7 @@ _ALL = 1 << 30
 _GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
 
 
-class _Part:
+class _ConfigPart:
     """A part of the settings; reading one that it lacks raises an error that names it."""
 
     def __init__(self, path: str, **values: Any) -> None:
@@ -34,14 +34,14 @@ class _Part:
 def make_config(engine: EngineSettings) -> Any:
     """Return the engine settings that processors read."""
     device = engine.device
-    return _Part(
+    return _ConfigPart(
         "vllm_config",
-        scheduler_config=_Part(
+        scheduler_config=_ConfigPart(
             "vllm_config.scheduler_config",
             max_num_seqs=engine.max_requests,
             async_scheduling=False,
         ),
-        model_config=_Part(
+        model_config=_ConfigPart(
             "vllm_config.model_config",
             model=engine.model,
             tokenizer=engine.tokenizer,
@@ -51,7 +51,7 @@ def make_config(engine: EngineSettings) -> Any:
             max_model_len=engine.max_length,
             get_vocab_size=lambda: engine.vocab_size,
         ),
-        device_config=_Part("vllm_config.device_config", device=device),
+        device_config=_ConfigPart("vllm_config.device_config", device=device),
         speculative_config=None,
         reasoning_config=None,
     )

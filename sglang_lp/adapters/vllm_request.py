@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _WITH_PROMPT = 3
 
 
-class _Run(Run):
+class _CallableRun(Run):
     """One callable at work on one request."""
 
     _arity = 0
@@ -48,7 +48,7 @@ class VllmRequestProcessor(ConstructedProcessor):
     interface = "vllm-request"
     calling = "processor(output_ids, row) or processor(prompt_ids, output_ids, row)"
     counts = (2, _WITH_PROMPT)
-    run = _Run
+    run = _CallableRun
     start = vllm_names()(ConstructedProcessor.start)
     compute = vllm_names()(ConstructedProcessor.compute)
 
@@ -70,7 +70,7 @@ class VllmAdapterProcessor(RowwiseProcessor, VllmProcessor):
 
     interface = "vllm-v1"
     can_fork = False  # what the class will make is not known before the scheduler asks it
-    run = _Run
+    run = _CallableRun
     start = vllm_names()(RowwiseProcessor.start)
     compute = vllm_names()(RowwiseProcessor.compute)
     _engine: ClassVar[EngineSettings]

@@ -72,7 +72,7 @@ class Change(NamedTuple):
     moved: list[tuple[int, int]]
 
 
-class Members:
+class ObjectBatch:
     """The batch of one object: each member's row, without gaps, by weak references.
 
     Attributes:
@@ -123,7 +123,7 @@ class Members:
         return Change([*reversed(freed)], added, moved)
 
 
-class _Object:
+class _BatchObject:
     """One object of the foreign class, and its batch.
 
     Attributes:
@@ -136,7 +136,7 @@ class _Object:
     def __init__(self, cls: type[VllmV1Processor], engine: EngineSettings) -> None:
         self.processor = cls.make_v1_object(engine)
         self._vocab_size = engine.vocab_size
-        self.members = Members()
+        self.members = ObjectBatch()
         self.serials: list[int] = []
         self.order: list[int] | None = None
 
@@ -184,7 +184,7 @@ class VllmV1Processor(VllmProcessor):
     module = "vllm.v1.sample.logits_processor"
 
     _engine: ClassVar[EngineSettings]
-    _objects: ClassVar[list[_Object]]
+    _objects: ClassVar[list[_BatchObject]]
     _invariant: ClassVar[bool]
 
     @classmethod
@@ -200,7 +200,7 @@ class VllmV1Processor(VllmProcessor):
     @classmethod
     def begin(cls, engine: EngineSettings) -> None:
         cls._engine = engine
-        cls._objects = [_Object(cls, engine) for _ in range(2)]
+        cls._objects = [_BatchObject(cls, engine) for _ in range(2)]
         cls._invariant = bool(cls._objects[0].processor.is_argmax_invariant())
 
     def start(self, request: Any) -> Member:
@@ -235,10 +235,10 @@ class VllmV1Processor(VllmProcessor):
             return self._apply(used, logits, members)
         except BaseException:
             # The object's state is unknown now: the other requests are added to a new object.
-            self._objects[self._objects.index(used)] = _Object(type(self), self._engine)
+            self._objects[self._objects.index(used)] = _BatchObject(type(self), self._engine)
             raise
 
-    def _choose(self, serials: list[int]) -> _Object:
+    def _choose(self, serials: list[int]) -> _BatchObject:
         """Return the object that has most of these members; for newcomers the smaller batch."""
         for one in self._objects:
             if one.serials == serials:
@@ -247,7 +247,9 @@ class VllmV1Processor(VllmProcessor):
             self._objects, key=lambda one: (one.members.shared(serials), -one.members.waiting)
         )
 
-    def _apply(self, used: _Object, logits: torch.Tensor, members: list[Member]) -> torch.Tensor:
+    def _apply(
+        self, used: _BatchObject, logits: torch.Tensor, members: list[Member]
+    ) -> torch.Tensor:
         import torch
 
         rows, order = logits.float(), used.order

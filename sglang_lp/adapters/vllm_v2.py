@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _NOTHING = (0,)
 
 
-class _Member:
+class _SlotMember:
     """A request of an object.
 
     Attributes:
@@ -51,7 +51,7 @@ class _Member:
     def __init__(self, prompt_ids: list[int], output_ids: list[int]) -> None:
         self.prompt_ids = prompt_ids
         self.output_ids = output_ids
-        self.owner: _Object | None = None
+        self.owner: _SlotObject | None = None
         self.slot = 0
         self.wanted = True
         self.behind = False
@@ -64,7 +64,7 @@ class _Column:
         self.gpu = gpu
 
 
-class _Object:
+class _SlotObject:
     """One object of the foreign class, its slots and the tensors behind them."""
 
     def __init__(self, cls: Any, engine: EngineSettings) -> None:
@@ -77,7 +77,7 @@ class _Object:
         self._all = zeros(slots, engine.max_length)
         self._prompt, self._prefill, self._total = zeros(slots), zeros(slots), zeros(slots)
         self._free = [*range(slots)][::-1]
-        self._taken: dict[int, ref[_Member]] = {}
+        self._taken: dict[int, ref[_SlotMember]] = {}
         states = name(cls.module, "LogitsProcRequestState")(
             device=torch.device(engine.device),
             max_num_reqs=slots,
@@ -90,7 +90,7 @@ class _Object:
         self._context = name(cls.module, "LogitsContext")
         self.processor = cls.make_engine_object(engine, states)
 
-    def admit(self, member: _Member, params: Any, step: Sequence[_Member]) -> None:
+    def admit(self, member: _SlotMember, params: Any, step: Sequence[_SlotMember]) -> None:
         """Give a request of this step a slot and add it there."""
         member.slot = slot = self._take(member, step)
         member.owner = self
@@ -98,7 +98,7 @@ class _Object:
         self._prefill.gpu[slot] = self._write(member)
         member.wanted = bool(self.processor.add_request(slot, params))
 
-    def _write(self, member: _Member) -> int:
+    def _write(self, member: _SlotMember) -> int:
         """Write all tokens of a request; return how many."""
         import torch
 
@@ -108,7 +108,7 @@ class _Object:
         member.behind = False
         return len(tokens)
 
-    def _take(self, member: _Member, step: Sequence[_Member]) -> int:
+    def _take(self, member: _SlotMember, step: Sequence[_SlotMember]) -> int:
         """Return a free slot, or else the oldest slot of a request that is not in this step."""
         if not self._free:
             self._free = [slot for slot, one in self._taken.items() if one() is None]
@@ -124,7 +124,7 @@ class _Object:
         self._taken[slot] = ref(member)
         return slot
 
-    def apply(self, rows: torch.Tensor, members: Sequence[_Member]) -> Any:
+    def apply(self, rows: torch.Tensor, members: Sequence[_SlotMember]) -> Any:
         """Write what the requests have generated, and compute their rows."""
         import torch
 
@@ -166,17 +166,17 @@ class VllmV2Processor(VllmProcessor):
     module = "vllm.v1.worker.gpu.sample.logits_processor"
 
     _engine: ClassVar[EngineSettings]
-    _object: ClassVar[_Object]
+    _object: ClassVar[_SlotObject]
 
     @classmethod
     def begin(cls, engine: EngineSettings) -> None:
         cls._engine = engine
-        cls._object = _Object(cls, engine)
+        cls._object = _SlotObject(cls, engine)
 
-    def start(self, request: Request) -> _Member:
+    def start(self, request: Request) -> _SlotMember:
         """Return the request as one that has no slot yet."""
         size = self._engine.vocab_size
-        return _Member([i for i in request.prompt_ids if 0 <= i < size], [])
+        return _SlotMember([i for i in request.prompt_ids if 0 <= i < size], [])
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Take in tokens; they are written with the next step."""
@@ -188,7 +188,7 @@ class VllmV2Processor(VllmProcessor):
     def rewind(self, request: Request) -> None:
         """Be added anew: the object may have counted the dropped token."""
         old = request.state
-        request.state = _Member(old.prompt_ids, [*old.output_ids])
+        request.state = _SlotMember(old.prompt_ids, [*old.output_ids])
 
     @vllm_names()
     def compute(
@@ -198,7 +198,7 @@ class VllmV2Processor(VllmProcessor):
         custom_params: Sequence[Any],  # noqa: ARG002 - for classes of SGLang's contract
     ) -> Any:
         """Add requests without a slot, and compute the rows that the object wants, in float32."""
-        members: list[_Member] = [request.state for request in requests]
+        members: list[_SlotMember] = [request.state for request in requests]
         used = self._object
         try:
             for request, member in zip(requests, members, strict=True):
@@ -212,7 +212,7 @@ class VllmV2Processor(VllmProcessor):
             raise
 
     @staticmethod
-    def _apply(used: _Object, rows: torch.Tensor, members: list[_Member]) -> Any:
+    def _apply(used: _SlotObject, rows: torch.Tensor, members: list[_SlotMember]) -> Any:
         if not [member for member in members if not member.wanted]:
             return used.apply(rows, members)  # its caller checks it
         wanted = [row for row, member in enumerate(members) if member.wanted]

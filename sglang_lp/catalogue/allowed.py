@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from sglang_lp.catalogue.index import Index
-    from sglang_lp.catalogue.sets import Members
+    from sglang_lp.catalogue.sets import ItemSet
 
-__all__ = ["Allowed"]
+__all__ = ["AllowedItems"]
 
 
-class Allowed:
+class AllowedItems:
     """Some items of a catalogue.
 
     Attributes:
@@ -36,7 +36,7 @@ class Allowed:
     def __init__(
         self,
         index: Index,
-        members: Members | None = None,
+        members: ItemSet | None = None,
         left_out: NDArray[Any] | None = None,
         only: NDArray[Any] | None = None,
     ) -> None:
@@ -52,7 +52,7 @@ class Allowed:
         left_out = none if left_out is None else left_out
         self.index = index
         self.kept: KeptIds[Collection[int]] = KeptIds()
-        self.whole: Allowed | None = None
+        self.whole: AllowedItems | None = None
         self._members = members
         #: Nodes that lead to an item of ``only``, ascending; ``None`` without ``only``.
         self._alive: NDArray[np.int64] | None = None
@@ -72,9 +72,9 @@ class Allowed:
             self.total = size
         self.is_all = self.total == index.shape.items
 
-    def restrict(self, left_out: NDArray[Any], only: NDArray[Any] | None) -> Allowed:
+    def restrict(self, left_out: NDArray[Any], only: NDArray[Any] | None) -> AllowedItems:
         """Return the items that further rules leave of a set; arguments as for the class."""
-        found = Allowed(self.index, self._members, left_out, only)
+        found = AllowedItems(self.index, self._members, left_out, only)
         found.whole = self
         return found
 
@@ -151,7 +151,7 @@ def _above(index: Index, ranks: NDArray[Any]) -> NDArray[np.int64]:
     return np.concatenate(found)
 
 
-def _emptied(index: Index, members: Members | None, ranks: NDArray[Any]) -> NDArray[np.int64]:
+def _emptied(index: Index, members: ItemSet | None, ranks: NDArray[Any]) -> NDArray[np.int64]:
     """Return the nodes that lose all their items, ascending.
 
     Args:

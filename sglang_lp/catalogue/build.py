@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from sglang_lp.catalogue.index import Arrays, CatalogueError, Index, Shape
+from sglang_lp.catalogue.index import Arrays, CatalogueError, Index, IndexSizes
 from sglang_lp.errors import shown
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def build(
     own, by_id = _ids(items, ids)
     progress("marking sets")
     marks = {name: _marks(items, members, firsts) for name, members in (sets or {}).items()}
-    shape = Shape(
+    shape = IndexSizes(
         items=len(firsts),
         levels=levels,
         offsets=offsets,
@@ -98,7 +98,7 @@ def build(
     return Index(shape, whole, marks, version_of(shape, whole, marks))
 
 
-def version_of(shape: Shape, arrays: Arrays, sets: Mapping[str, NDArray[np.uint8]]) -> str:
+def version_of(shape: IndexSizes, arrays: Arrays, sets: Mapping[str, NDArray[np.uint8]]) -> str:
     """Return a digest of an index, 16 hex digits."""
     digest = hashlib.sha256(repr(shape).encode())
     for array in arrays:
@@ -164,7 +164,7 @@ def _ended(codes: NDArray[np.int32], lengths: NDArray[Any], end: int) -> NDArray
     return wide
 
 
-class _Items(NamedTuple):
+class _SortedItems(NamedTuple):
     """Items in ascending order of their tokens.
 
     Attributes:
@@ -195,7 +195,7 @@ class _Level(NamedTuple):
     bits: int
 
 
-def _sorted(codes: NDArray[np.int32]) -> _Items:
+def _sorted(codes: NDArray[np.int32]) -> _SortedItems:
     table = [_level(codes[:, level]) for level in range(codes.shape[1])]
     bits = [one.bits for one in table]
     place_bits = max(1, (len(codes) - 1).bit_length())
@@ -231,7 +231,7 @@ def _sorted(codes: NDArray[np.int32]) -> _Items:
         found: NDArray[np.int32] = one.values[numbers]
         return found
 
-    return _Items(order, shared, column)
+    return _SortedItems(order, shared, column)
 
 
 def _level(column: NDArray[np.int32]) -> _Level:
@@ -258,7 +258,9 @@ def _key(codes: NDArray[np.int32], table: Sequence[_Level], levels: int) -> NDAr
     return key
 
 
-def _sorted_by_parts(codes: NDArray[np.int32], table: Sequence[_Level], place_bits: int) -> _Items:
+def _sorted_by_parts(
+    codes: NDArray[np.int32], table: Sequence[_Level], place_bits: int
+) -> _SortedItems:
     """Sort items whose tokens do not fit into one key: by the first levels, then equal ones."""
     packed = used = 0
     while used + table[packed].bits + place_bits <= _KEY_BITS:
@@ -285,7 +287,7 @@ def _sorted_by_parts(codes: NDArray[np.int32], table: Sequence[_Level], place_bi
         found: NDArray[np.int32] = codes[order[places], level]
         return found
 
-    return _Items(order, shared, column)
+    return _SortedItems(order, shared, column)
 
 
 _NodeArrays: TypeAlias = (
@@ -306,7 +308,7 @@ class _Starts(NamedTuple):
 
 
 def _nodes(
-    items: _Items, levels: int, *, ragged: bool
+    items: _SortedItems, levels: int, *, ragged: bool
 ) -> tuple[_NodeArrays, tuple[int, ...], tuple[int, ...]]:
     """Number the nodes.
 
@@ -344,7 +346,7 @@ def _nodes(
     return (first, token, low, high), offsets, tuple(branch)
 
 
-def _starts(items: _Items, depth: int, *, ragged: bool) -> _Starts:
+def _starts(items: _SortedItems, depth: int, *, ragged: bool) -> _Starts:
     """Return the nodes of a depth."""
     count = len(items.order)
     pieces = []
@@ -359,7 +361,7 @@ def _starts(items: _Items, depth: int, *, ragged: bool) -> _Starts:
     return _Starts(places, stops)
 
 
-def _ranks(items: _Items, levels: int) -> Callable[[NDArray[np.int32]], NDArray[np.int32]]:
+def _ranks(items: _SortedItems, levels: int) -> Callable[[NDArray[np.int32]], NDArray[np.int32]]:
     """Return a function from places in the order to ranks: equal unless items are repeated."""
     if not (items.shared == levels).any():
         return lambda places: places
@@ -368,7 +370,7 @@ def _ranks(items: _Items, levels: int) -> Callable[[NDArray[np.int32]], NDArray[
     return lambda places: before[places]
 
 
-def _refuse_beginnings(codes: NDArray[np.int32], items: _Items, ids: NDArray[Any]) -> None:
+def _refuse_beginnings(codes: NDArray[np.int32], items: _SortedItems, ids: NDArray[Any]) -> None:
     """Refuse an item that is a prefix of another item, because its end could not be told.
 
     Raises:
@@ -389,7 +391,7 @@ def _refuse_beginnings(codes: NDArray[np.int32], items: _Items, ids: NDArray[Any
             )
 
 
-def _ids(items: _Items, ids: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int32]]:
+def _ids(items: _SortedItems, ids: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int32]]:
     """Return the ids in the order of the items, and their places in ascending order.
 
     Raises:
@@ -411,7 +413,7 @@ def _ids(items: _Items, ids: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int
 
 
 def _marks(
-    items: _Items, members: NDArray[np.bool_], firsts: NDArray[np.int32]
+    items: _SortedItems, members: NDArray[np.bool_], firsts: NDArray[np.int32]
 ) -> NDArray[np.uint8]:
     """Return a bit per different item: whether any of its ids is in a set."""
     there = members[items.order]

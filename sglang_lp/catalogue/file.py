@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from sglang_lp.catalogue.index import Arrays, CatalogueError, Index, Shape
+from sglang_lp.catalogue.index import Arrays, CatalogueError, Index, IndexSizes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,7 +59,7 @@ class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     version: str
-    shape: Shape
+    shape: IndexSizes
     arrays: list[_Array]
     size: int
 
@@ -184,7 +184,7 @@ def _array(mapped: mmap.mmap | bytes, one: _Array) -> NDArray[Any]:
 
 
 def _check_sizes(
-    path: str | Path, shape: Shape, arrays: Arrays, sets: dict[str, NDArray[Any]]
+    path: str | Path, shape: IndexSizes, arrays: Arrays, sets: dict[str, NDArray[Any]]
 ) -> None:
     """Refuse arrays that do not fit the shape.
 

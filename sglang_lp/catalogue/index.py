@@ -13,7 +13,7 @@ from sglang_lp.errors import SglangLpError, shown
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["NOWHERE", "ROOT", "Arrays", "CatalogueError", "Index", "Shape", "begins"]
+__all__ = ["NOWHERE", "ROOT", "Arrays", "CatalogueError", "Index", "IndexSizes", "begins"]
 
 #: The node before the first token of an item.
 ROOT = 0
@@ -29,7 +29,7 @@ class CatalogueError(SglangLpError):
     """Invalid items, a file that is no catalogue, or item ids that cannot be those of one."""
 
 
-class Shape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class IndexSizes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Sizes of an index.
 
     Attributes:
@@ -104,7 +104,7 @@ class Index:
 
     def __init__(
         self,
-        shape: Shape,
+        shape: IndexSizes,
         arrays: Arrays,
         sets: Mapping[str, NDArray[np.uint8]],
         version: str,

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
 from sglang_lp.caches import Latest
-from sglang_lp.catalogue.allowed import Allowed
+from sglang_lp.catalogue.allowed import AllowedItems
 from sglang_lp.catalogue.file import load
 from sglang_lp.catalogue.index import CatalogueError
-from sglang_lp.catalogue.sets import Members
+from sglang_lp.catalogue.sets import ItemSet
 from sglang_lp.errors import shown
 
 if TYPE_CHECKING:
     from sglang_lp.catalogue.index import Index
-    from sglang_lp.catalogue.source import Source
+    from sglang_lp.catalogue.source import CatalogueSource
 
 __all__ = ["Catalogue", "Catalogues", "Renewal"]
 
@@ -39,7 +39,7 @@ class Catalogue:
         chosen: The latest choices of requests, filled by the caller.
     """
 
-    def __init__(self, name: str, index: Index, source: Source, written: float) -> None:
+    def __init__(self, name: str, index: Index, source: CatalogueSource, written: float) -> None:
         """Check that the items have the sets of the policy.
 
         Raises:
@@ -52,7 +52,7 @@ class Catalogue:
         self.users: WeakSet[object] = WeakSet()
         #: Groups of one set each, which hold for every request.
         self._always = frozenset(frozenset((name,)) for name in source.always)
-        self._joined: Latest[Allowed] = Latest(_COMBINATIONS)
+        self._joined: Latest[AllowedItems] = Latest(_COMBINATIONS)
         self.chosen: Latest[Any] = Latest(_CHOICES)
         missing = sorted({*(source.sets or ()), *source.always} - {*index.sets})
         if missing:
@@ -65,7 +65,7 @@ class Catalogue:
                 f"expected an item that is in all sets of always, got none in {source.file}"
             )
 
-    def within(self, wanted: Collection[Collection[str]]) -> Allowed:
+    def within(self, wanted: Collection[Collection[str]]) -> AllowedItems:
         """Return the items of some sets that the policy allows.
 
         Args:
@@ -74,7 +74,7 @@ class Catalogue:
         key = self._always.union(map(frozenset, wanted))
         found = self._joined.get(key)
         if found is None:
-            found = Allowed(self.index, Members.of(self.index, key) if key else None)
+            found = AllowedItems(self.index, ItemSet.of(self.index, key) if key else None)
             self._joined.keep(key, found)
         return found
 
@@ -89,7 +89,7 @@ class Catalogues:
         now: The newest version of each, by name. Replaced as a whole, never changed.
     """
 
-    def __init__(self, sources: Mapping[str, Source], folder: Path) -> None:
+    def __init__(self, sources: Mapping[str, CatalogueSource], folder: Path) -> None:
         """Open all catalogues of a policy.
 
         Args:

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
     from sglang_lp.catalogue.index import Index
 
-__all__ = ["Members"]
+__all__ = ["ItemSet"]
 
 
 #: For each bit of a word, the mask of the bits before it, uint64.
 _BEFORE = ~(np.uint64(2**64 - 1) >> np.arange(64, dtype=np.uint64))
 
 
-class Members:
+class ItemSet:
     """A set of items, for counting how many of them a run of ranks has.
 
     Attributes:
@@ -47,7 +47,7 @@ class Members:
         self.total = int(ends[-1])
 
     @classmethod
-    def of(cls, index: Index, wanted: Collection[Collection[str]]) -> Members:
+    def of(cls, index: Index, wanted: Collection[Collection[str]]) -> ItemSet:
         """Return the items that are in at least one set of every group.
 
         Exact at every depth, because the sets are joined item by item, not node by node.

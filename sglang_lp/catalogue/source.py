@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["MAX_CATALOGUES", "Source"]
+__all__ = ["MAX_CATALOGUES", "CatalogueSource"]
 
 #: Most catalogues of a policy.
 MAX_CATALOGUES = 64
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CatalogueSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A table ``[catalogues.NAME]`` of a policy.
 
     Attributes:

@@ -146,7 +146,7 @@ def _load(directory: str) -> ServedModel:
 
 
 def _described(index: Index, size: int) -> dict[str, Any]:
-    from sglang_lp.catalogue.sets import Members
+    from sglang_lp.catalogue.sets import ItemSet
 
     shape, arrays = index.shape, index.arrays
     on_device = sum(one.nbytes for one in (arrays.first, arrays.token, arrays.low, arrays.high))
@@ -162,7 +162,7 @@ def _described(index: Index, size: int) -> dict[str, Any]:
         "widest_by_depth": [*shape.branch],
         "end": shape.end,
         "vocab_size": shape.vocab_size,
-        "sets": {name: Members.of(index, [[name]]).total for name in sorted(index.sets)},
+        "sets": {name: ItemSet.of(index, [[name]]).total for name in sorted(index.sets)},
         "file_bytes": size,
         "device_bytes": on_device,
         "examples": [{"ids": ids, "tokens": token_ids} for ids, token_ids in _examples(index)],

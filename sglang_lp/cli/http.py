@@ -18,7 +18,7 @@ _SECONDS = 120
 _MAX_BYTES = 4 << 20
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """An HTTP answer.
 
     Attributes:
@@ -47,7 +47,7 @@ def base_of(url: str, option: str) -> str:
     return url.rstrip("/").removesuffix("/v1")
 
 
-def told(answer: Answer) -> str:
+def told(answer: HttpAnswer) -> str:
     """Return an answer as text that can be printed safely."""
     return f"HTTP {answer.status}: {shown(str(answer.body), 400)}"
 
@@ -64,7 +64,7 @@ _open = urllib.request.build_opener(_NoRedirects).open
 
 def request(  # noqa: PLR0913 - each is of its own
     method: str, url: str, path: str, body: Any = None, *, key: bool = True, most: int = _MAX_BYTES
-) -> Answer:
+) -> HttpAnswer:
     """Send a request; the answer may be a refusal.
 
     Args:
@@ -100,9 +100,9 @@ def request(  # noqa: PLR0913 - each is of its own
         raise SglangLpError(f"{path}: no answer: {shown(str(error), 200)}") from error
 
 
-def _answer(status: int, headers: Any, content: bytes) -> Answer:
+def _answer(status: int, headers: Any, content: bytes) -> HttpAnswer:
     try:
         body = orjson.loads(content)
     except orjson.JSONDecodeError:
         body = content.decode(errors="replace")
-    return Answer(status, {name.lower(): value for name, value in headers.items()}, body)
+    return HttpAnswer(status, {name.lower(): value for name, value in headers.items()}, body)

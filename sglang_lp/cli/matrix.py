@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
-from sglang_lp.cli.http import Answer, base_of, request, told
+from sglang_lp.cli.http import HttpAnswer, base_of, request, told
 from sglang_lp.cli.matrix_judge import (
     BUDGET,
     CALLING,
@@ -196,7 +196,7 @@ def _ask(served: Served, cell: Cell) -> Result:
     return Result(cell, reply, judge(cell, reply))
 
 
-def read(answer: Answer) -> Reply:
+def read(answer: HttpAnswer) -> Reply:
     """Return the parts of an answer of OpenAI's endpoints, whole or streamed.
 
     Raises:

@@ -31,7 +31,7 @@ def _run(_arguments: argparse.Namespace) -> int:
 def make_schema() -> dict[str, Any]:
     """Return the JSON schema of a policy file, made from the types that read it."""
     from sglang_lp import builtins
-    from sglang_lp.catalogue.source import Source
+    from sglang_lp.catalogue.source import CatalogueSource
     from sglang_lp.cli.describe import parse_attributes
     from sglang_lp.policy.adapt import Adapt
     from sglang_lp.policy.decisions import LEVELS, Ceiling, Chosen, Profile, Structured
@@ -42,7 +42,17 @@ def make_schema() -> dict[str, Any]:
     tables = schema["$defs"]
     for table in tables.values():
         table["description"] = table["description"].partition("\n")[0]
-    for kind in (PolicyFile, Adapt, Ceiling, Chosen, Limits, Pin, Profile, Source, Structured):
+    for kind in (
+        PolicyFile,
+        Adapt,
+        Ceiling,
+        Chosen,
+        Limits,
+        Pin,
+        Profile,
+        CatalogueSource,
+        Structured,
+    ):
         about: dict[str, str] = {}
         for base in kind.__mro__:
             about = parse_attributes(inspect.getdoc(base) or "") | about

@@ -12,7 +12,7 @@ from typing import Any
 from sglang_lp import wire
 from sglang_lp.builtins import ForcedSequenceLogitProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.builtins.thinking.delimiters import PAIRS
-from sglang_lp.cli.http import Answer, base_of, request, told
+from sglang_lp.cli.http import HttpAnswer, base_of, request, told
 from sglang_lp.errors import SglangLpError, shown
 from sglang_lp.wire.names import HEADER, POLICY_HEADER, REPORT
 
@@ -361,7 +361,7 @@ def model_name(url: str) -> str:
     return name
 
 
-def _text(answer: Answer) -> str:
+def _text(answer: HttpAnswer) -> str:
     """Return all text of an answer, reasoning included.
 
     Raises:
@@ -384,7 +384,7 @@ def _text(answer: Answer) -> str:
         raise SglangLpError(f"expected an answer of SGLang, got {told(answer)}") from None
 
 
-def _ask(url: str, path: str, body: Mapping[str, Any]) -> Answer:
+def _ask(url: str, path: str, body: Mapping[str, Any]) -> HttpAnswer:
     """Send a request that is to be answered.
 
     Raises:
@@ -404,5 +404,5 @@ def _ask(url: str, path: str, body: Mapping[str, Any]) -> Answer:
     return answer
 
 
-def _post(url: str, path: str, body: Mapping[str, Any]) -> Answer:
+def _post(url: str, path: str, body: Mapping[str, Any]) -> HttpAnswer:
     return request("POST", url, path, body)

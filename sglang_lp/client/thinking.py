@@ -10,7 +10,7 @@ from sglang_lp.client.attachment import Attachment
 from sglang_lp.errors import RequestError, shown
 
 if TYPE_CHECKING:
-    from sglang_lp.builtins.thinking.blocks import Block
+    from sglang_lp.builtins.thinking.blocks import AnswerBlock
 
 __all__ = ["ThinkingBlock", "thinking_blocks"]
 
@@ -96,7 +96,7 @@ def _find_budget(attachment: Any) -> Any:
     )
 
 
-def _report_block(params: Any, block: Block, output_ids: Sequence[int]) -> ThinkingBlock:
+def _report_block(params: Any, block: AnswerBlock, output_ids: Sequence[int]) -> ThinkingBlock:
     from sglang_lp.builtins.thinking.finder import Ended
 
     stop = len(output_ids) if block.end is None else block.end + 1

@@ -46,7 +46,7 @@ class Edge(NamedTuple):
     to: int
 
 
-class Automaton(NamedTuple):
+class GrammarAutomaton(NamedTuple):
     """A grammar as finite automata over bytes that call each other.
 
     Attributes:
@@ -83,7 +83,7 @@ class Automaton(NamedTuple):
                 found |= control
         return frozenset(found)
 
-    def without_raw_controls(self) -> Automaton:
+    def without_raw_controls(self) -> GrammarAutomaton:
         """Return the automaton without control characters in strings; itself if it has none there.
 
         Texts around the strings, as those around a tool call, keep theirs. A string reads control
@@ -105,13 +105,13 @@ class Automaton(NamedTuple):
             )
         return self if edges == self.edges else self._replace(edges=edges)
 
-    def without(self, some: frozenset[int]) -> Automaton:
+    def without(self, some: frozenset[int]) -> GrammarAutomaton:
         """Return the automaton without edges that read one of some bytes."""
         edges = [[one for edge in edges for one in _outside(edge, some)] for edges in self.edges]
         return self._replace(edges=edges)
 
 
-def read(serialized: str) -> Automaton:
+def read(serialized: str) -> GrammarAutomaton:
     """Read the automaton of a compiled grammar.
 
     Args:
@@ -129,7 +129,7 @@ def read(serialized: str) -> Automaton:
     size = len(bounds) - 1
     if size > _MOST_STATES:
         raise Unsupported(f"expected a grammar of at most {_MOST_STATES} states, got {size}")
-    reading = _Reading(grammar["complete_fsm"]["edge_aux_data"], size)
+    reading = _AutomatonReader(grammar["complete_fsm"]["edge_aux_data"], size)
     for state in range(size):
         for kind, value, to in data[bounds[state] : bounds[state + 1]]:
             reading.add(state, kind, value, to)
@@ -138,7 +138,7 @@ def read(serialized: str) -> Automaton:
     starts = [rule[0][1] for rule in grammar["per_rule_fsms"]]
     finals = frozenset(state for rule in grammar["per_rule_fsms"] for state in rule[0][2])
     found = reading.edges, reading.empty, reading.calls
-    return Automaton(*found, starts, finals, grammar["root_rule_id"])
+    return GrammarAutomaton(*found, starts, finals, grammar["root_rule_id"])
 
 
 def check_version(version: object) -> None:
@@ -154,7 +154,7 @@ def check_version(version: object) -> None:
         )
 
 
-class _Reading:
+class _AutomatonReader:
     """The states of an automaton while its edges are read."""
 
     def __init__(self, repeats: list[int], size: int) -> None:

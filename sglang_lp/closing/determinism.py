@@ -10,7 +10,7 @@ from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sglang_lp.closing.automaton import Automaton, Edge
+from sglang_lp.closing.automaton import Edge, GrammarAutomaton
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -48,7 +48,7 @@ class Letter(NamedTuple):
     final: int
 
 
-def find_letters(automaton: Automaton) -> dict[int, Letter]:
+def find_letters(automaton: GrammarAutomaton) -> dict[int, Letter]:
     """Return rules that read one character and are called many times, by their first states."""
     uses = Counter(rule for calls in automaton.calls for rule, _ in calls)
     return {
@@ -58,7 +58,7 @@ def find_letters(automaton: Automaton) -> dict[int, Letter]:
     }
 
 
-def _letter(automaton: Automaton, start: int) -> Letter | None:
+def _letter(automaton: GrammarAutomaton, start: int) -> Letter | None:
     """Return the rule that begins in a state if it reads one of some characters, and no more."""
     own = _own_states(automaton, start)
     finals = own & automaton.finals
@@ -72,7 +72,7 @@ def _letter(automaton: Automaton, start: int) -> Letter | None:
     return Letter(shape, firsts, final)
 
 
-def determinize(automaton: Automaton) -> Automaton:
+def determinize(automaton: GrammarAutomaton) -> GrammarAutomaton:
     """Return an automaton with the same texts, whose rules are deterministic where that is small.
 
     Copies of a small rule become calls of it, and rules that are called from one place become part
@@ -89,7 +89,7 @@ def determinize(automaton: Automaton) -> Automaton:
     return building.whole(starts)
 
 
-class _Copy(NamedTuple):
+class _CharacterEdges(NamedTuple):
     """Edges of a state that read one character.
 
     Attributes:
@@ -105,7 +105,7 @@ class _Copy(NamedTuple):
     edges: list[Edge]
 
 
-def _call_copies(automaton: Automaton) -> Automaton:
+def _call_copies(automaton: GrammarAutomaton) -> GrammarAutomaton:
     """Replace what reads one character, again and again, by calls of a rule.
 
     xgrammar calls a rule for the first characters of a long string, and copies it for the others;
@@ -139,17 +139,17 @@ def _call_copies(automaton: Automaton) -> Automaton:
     return automaton._replace(edges=edges, calls=calls)
 
 
-def _copies(automaton: Automaton, state: int) -> Iterator[_Copy]:
+def _copies(automaton: GrammarAutomaton, state: int) -> Iterator[_CharacterEdges]:
     """Yield the edges of a state that read one character, for each state after it."""
     edges = automaton.edges[state]
     for end in sorted({edge.to for edge in edges if edge.low < _ASCII}):
         own = [edge for edge in edges if _shape(automaton, [edge], end)]
         shape = _shape(automaton, own, end)
         if shape:
-            yield _Copy(state, end, shape, own)
+            yield _CharacterEdges(state, end, shape, own)
 
 
-def _with_letter(automaton: Automaton, shape: Shape) -> Automaton:
+def _with_letter(automaton: GrammarAutomaton, shape: Shape) -> GrammarAutomaton:
     """Return the automaton with one more rule, which reads one character."""
     edges = [*automaton.edges]
     final = len(edges) + 1
@@ -175,7 +175,7 @@ def _with_letter(automaton: Automaton, shape: Shape) -> Automaton:
     )
 
 
-def _shape(automaton: Automaton, edges: list[Edge], end: int, deep: int = 4) -> Shape | None:
+def _shape(automaton: GrammarAutomaton, edges: list[Edge], end: int, deep: int = 4) -> Shape | None:
     """Return the bytes from a state to another, as nested ranges; ``None`` if not all lead there.
 
     Args:
@@ -197,7 +197,7 @@ def _shape(automaton: Automaton, edges: list[Edge], end: int, deep: int = 4) -> 
     return tuple(sorted(ranges))
 
 
-def _inline(automaton: Automaton) -> Automaton:
+def _inline(automaton: GrammarAutomaton) -> GrammarAutomaton:
     """Make rules that are called from one place a part of their caller."""
     uses = Counter(rule for calls in automaton.calls for rule, _ in calls)
     uses[automaton.root] += 1
@@ -220,7 +220,7 @@ def _inline(automaton: Automaton) -> Automaton:
     return automaton._replace(empty=empty, calls=calls, finals=automaton.finals - ends)
 
 
-def _own_states(automaton: Automaton, start: int) -> set[int]:
+def _own_states(automaton: GrammarAutomaton, start: int) -> set[int]:
     """Return the states of the rule that begins in a state; no state belongs to two rules."""
     own: set[int] = set()
     work = [start]
@@ -237,7 +237,7 @@ def _own_states(automaton: Automaton, start: int) -> set[int]:
 class _Building:
     """The new automaton, while its rules are added."""
 
-    def __init__(self, automaton: Automaton) -> None:
+    def __init__(self, automaton: GrammarAutomaton) -> None:
         self._of = automaton
         self._edges: list[list[Edge]] = []
         self._empty: list[list[int]] = []
@@ -254,10 +254,12 @@ class _Building:
             first = self._add_states(start)
         return first
 
-    def whole(self, starts: list[int]) -> Automaton:
+    def whole(self, starts: list[int]) -> GrammarAutomaton:
         """Return the automaton, given the first state of each rule."""
         finals = frozenset(self._finals)
-        return Automaton(self._edges, self._empty, self._calls, starts, finals, self._of.root)
+        return GrammarAutomaton(
+            self._edges, self._empty, self._calls, starts, finals, self._of.root
+        )
 
     def _add_sets(self, start: int) -> int | None:
         """Add a rule with a state for each set of states; ``None`` if these are too many."""

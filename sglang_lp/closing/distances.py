@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from sglang_lp.closing.automaton import Automaton
+    from sglang_lp.closing.automaton import GrammarAutomaton
     from sglang_lp.closing.vocabulary import Trie
 
 #: Distance of a state from which no text ends.
@@ -24,7 +24,7 @@ NEVER = 1 << 30
 _IMPOSSIBLE = -(1 << 20)
 
 
-def shortest(automaton: Automaton, usable: Collection[int]) -> list[int]:
+def shortest(automaton: GrammarAutomaton, usable: Collection[int]) -> list[int]:
     """Return for each state the fewest bytes to the end of its rule.
 
     Knuth's generalisation of Dijkstra's algorithm ("A generalization of Dijkstra's algorithm",
@@ -78,7 +78,7 @@ class Growth(NamedTuple):
     last: NDArray[np.int32]
 
     @classmethod
-    def of(cls, automaton: Automaton, distance: list[int]) -> Growth:
+    def of(cls, automaton: GrammarAutomaton, distance: list[int]) -> Growth:
         """Return the growth of a grammar.
 
         Stacks of calls are left out: a rule may return to any state after a call of it. So it is
@@ -120,7 +120,7 @@ class Growth(NamedTuple):
         return most
 
 
-def _fixed_point(automaton: Automaton, distance: list[int]) -> NDArray[np.int32]:
+def _fixed_point(automaton: GrammarAutomaton, distance: list[int]) -> NDArray[np.int32]:
     """Return for each state the most that each next byte adds, calls included, returns not.
 
     Column 256 is the most that the ways to the states which read the next byte add.
@@ -152,7 +152,7 @@ def _fixed_point(automaton: Automaton, distance: list[int]) -> NDArray[np.int32]
     return np.maximum(gain, _IMPOSSIBLE)
 
 
-def _reading(automaton: Automaton, distance: list[int]) -> NDArray[np.int32]:
+def _reading(automaton: GrammarAutomaton, distance: list[int]) -> NDArray[np.int32]:
     """Return the bytes that each next byte adds to the way, by the edges of each state itself."""
     gain = np.full((len(automaton.edges), 257), _IMPOSSIBLE, np.int32)
     for state, edges in enumerate(automaton.edges):
@@ -164,7 +164,7 @@ def _reading(automaton: Automaton, distance: list[int]) -> NDArray[np.int32]:
     return gain
 
 
-def _steps(automaton: Automaton, distance: list[int], state: int) -> list[tuple[int, int]]:
+def _steps(automaton: GrammarAutomaton, distance: list[int], state: int) -> list[tuple[int, int]]:
     """Return the steps out of a state that read no byte, each with the bytes that it adds."""
     here = distance[state]
     if here >= NEVER:
@@ -181,7 +181,7 @@ def _steps(automaton: Automaton, distance: list[int], state: int) -> list[tuple[
 
 
 def _returning(
-    automaton: Automaton, distance: list[int], calling: NDArray[np.int32]
+    automaton: GrammarAutomaton, distance: list[int], calling: NDArray[np.int32]
 ) -> NDArray[np.int32]:
     """Return the same with returns: after a rule's end, what any state after a call of it adds.
 
@@ -212,7 +212,7 @@ def _returning(
     return gain
 
 
-def _rules_of(automaton: Automaton) -> list[set[int]]:
+def _rules_of(automaton: GrammarAutomaton) -> list[set[int]]:
     """Return for each state the rules that it is part of."""
     rules: list[set[int]] = [set() for _ in automaton.edges]
     for rule, start in enumerate(automaton.starts):
@@ -228,7 +228,7 @@ def _rules_of(automaton: Automaton) -> list[set[int]]:
     return rules
 
 
-def has_traps(automaton: Automaton, distance: list[int]) -> bool:
+def has_traps(automaton: GrammarAutomaton, distance: list[int]) -> bool:
     """Tell whether a text can come to a state from which no complete text can be spelled."""
     reached: set[int] = set()
     work = [automaton.starts[automaton.root]]

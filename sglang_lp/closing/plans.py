@@ -14,7 +14,7 @@ from sglang_lp.closing.determinism import determinize, find_letters
 from sglang_lp.closing.distances import Growth, has_traps, shortest
 from sglang_lp.closing.maps import map_tokens
 from sglang_lp.closing.runs import find_runs
-from sglang_lp.closing.spelling import FILLERS, Spelling
+from sglang_lp.closing.spelling import FILLERS, WaySpelling
 from sglang_lp.closing.states import States
 from sglang_lp.closing.vocabulary import packed
 from sglang_lp.errors import RequestError, Unsupported
@@ -22,9 +22,9 @@ from sglang_lp.errors import RequestError, Unsupported
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from sglang_lp.closing.automaton import Automaton
+    from sglang_lp.closing.automaton import GrammarAutomaton
     from sglang_lp.closing.runs import Runs
-    from sglang_lp.closing.vocabulary import Vocabulary
+    from sglang_lp.closing.vocabulary import GrammarVocabulary
 
 #: Which texts of a grammar are JSON.
 Json = Literal["whole", "parts", "none"]
@@ -39,7 +39,7 @@ _BYTES_OF_STATES, _BYTES_OF_A_STATE = 16 << 20, 512
 _MOST_ROWS = 16
 
 
-class _Kept:
+class _StateTokens:
     """The tokens from one state.
 
     Attributes:
@@ -123,7 +123,9 @@ class Plans:
             state from which none can; or the grammar has a form that is not known.
     """
 
-    def __init__(self, automaton: Automaton, vocabulary: Vocabulary, *, json: Json) -> None:
+    def __init__(
+        self, automaton: GrammarAutomaton, vocabulary: GrammarVocabulary, *, json: Json
+    ) -> None:
         control = automaton.control_bytes() if json == "whole" else frozenset()
         self.allowed = None
         if control:
@@ -154,14 +156,16 @@ class Plans:
             for start, letter in self._letters.items()
         }
         self.states = States(automaton, distance, vocabulary.single, self._letters)
-        self._spellings = [Spelling(self.states, vocabulary, one) for one in FILLERS]
+        self._spellings = [WaySpelling(self.states, vocabulary, one) for one in FILLERS]
         self._key = object()
         self.nbytes = _BYTES_OF_STATES + _BYTES_OF_A_STATE * len(automaton.edges)
         self.nbytes += sum(runs.nbytes for runs in self._runs.values())
         self.shortest = self._search()
 
     @classmethod
-    def of_compiled(cls, compiled: Any, vocabulary: Vocabulary, *, json: Json) -> Plans | str:
+    def of_compiled(
+        cls, compiled: Any, vocabulary: GrammarVocabulary, *, json: Json
+    ) -> Plans | str:
         """Return the plans of xgrammar's ``CompiledGrammar``, or why there are none, in words."""
         try:
             return cls(read(compiled.serialize_json()), vocabulary, json=json)
@@ -248,9 +252,9 @@ class Plans:
             after = beyond
         return runs, ends
 
-    def _tokens(self, number: int) -> _Kept:
+    def _tokens(self, number: int) -> _StateTokens:
         key = self._key, self.states.forgotten, number
-        kept: _Kept = self.vocabulary.keeping.get(key, lambda: _Kept(self, number))
+        kept: _StateTokens = self.vocabulary.keeping.get(key, lambda: _StateTokens(self, number))
         return kept
 
     def _search(self) -> tuple[int, ...]:

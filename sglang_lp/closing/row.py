@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _MOST_KNOWN = 256
 
 
-class _Known(NamedTuple):
+class _TextPosition(NamedTuple):
     """A position of the text that was looked at.
 
     Attributes:
@@ -64,7 +64,7 @@ class ClosingRow:
         self.led: int | None = None
         self.given_up: int | None = None
         self._forgotten = plans.states.forgotten
-        self._known: list[_Known] = []
+        self._known: list[_TextPosition] = []
         self._begin()
 
     def lead(self, position: int) -> None:
@@ -150,9 +150,9 @@ class ClosingRow:
 
     def _begin(self) -> None:
         """Forget all positions but the first."""
-        self._known = [_Known(0, 0, self.plans.states.start, self.plans.shortest, 0)]
+        self._known = [_TextPosition(0, 0, self.plans.states.start, self.plans.shortest, 0)]
 
-    def _follow(self, accepted: Sequence[int], before: int) -> _Known | None:
+    def _follow(self, accepted: Sequence[int], before: int) -> _TextPosition | None:
         """Walk the new tokens, and return the position after them; ``None`` if it is lost."""
         length, _, state, plan, _ = self._known[-1]
         spelled, states = self.plans.vocabulary.spelled, self.plans.states
@@ -178,7 +178,7 @@ class ClosingRow:
                 )
         # After k more tokens at most far + k * growth bytes are missing, and the end.
         asleep = (room - states[state].far - 1) // (self.plans.growth + 1)
-        known = _Known(len(accepted), before, state, plan, used + max(0, asleep))
+        known = _TextPosition(len(accepted), before, state, plan, used + max(0, asleep))
         if len(accepted) == length:
             self._known.pop()
         elif len(self._known) > _MOST_KNOWN:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from sglang_lp.closing.determinism import Shape
-    from sglang_lp.closing.vocabulary import Trie, Vocabulary
+    from sglang_lp.closing.vocabulary import GrammarVocabulary, Trie
 
 #: Most characters of a run; a longer token is one of the others.
 _MOST_LETTERS = 32
@@ -45,7 +45,7 @@ class Runs(NamedTuple):
         return sum(row.nbytes for row in self.rows) + sum(part.nbytes for part in self.others)
 
 
-def find_runs(vocabulary: Vocabulary, shape: Shape) -> Runs:
+def find_runs(vocabulary: GrammarVocabulary, shape: Shape) -> Runs:
     """Sort the tokens of a vocabulary by the number of characters.
 
     Args:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from sglang_lp.closing.states import Place, States
-    from sglang_lp.closing.vocabulary import Vocabulary
+    from sglang_lp.closing.vocabulary import GrammarVocabulary
 
 #: Bytes for a free choice: the first that is allowed is written. Runs of them are often one token,
 #: and none is special in JSON.
@@ -34,7 +34,7 @@ class _Spelled(NamedTuple):
 _END = _Spelled(0, None, 0, 0, None)
 
 
-class Spelling:
+class WaySpelling:
     """Spells the shortest ways of a grammar, with one choice of bytes.
 
     From each place there is one way, so ways that meet go on together, and every place is spelled
@@ -46,7 +46,7 @@ class Spelling:
         fillers: Bytes to choose first where there is a choice.
     """
 
-    def __init__(self, states: States, vocabulary: Vocabulary, fillers: bytes) -> None:
+    def __init__(self, states: States, vocabulary: GrammarVocabulary, fillers: bytes) -> None:
         self._states, self._vocabulary, self._fillers = states, vocabulary, fillers
         self._known: dict[Place, _Spelled] = {}
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from sglang_lp.closing.automaton import Automaton
+    from sglang_lp.closing.automaton import GrammarAutomaton
     from sglang_lp.closing.determinism import Letter
 
 #: The state after a byte that the grammar does not allow, or from which no text ends.
@@ -84,7 +84,7 @@ class States:
 
     def __init__(
         self,
-        automaton: Automaton,
+        automaton: GrammarAutomaton,
         distance: list[int],
         usable: frozenset[int],
         letters: Mapping[int, Letter],

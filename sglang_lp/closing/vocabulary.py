@@ -46,7 +46,7 @@ class Trie(NamedTuple):
         return self.token_ids[_ranges(self.ending[nodes], self.endings[nodes])]
 
 
-class Vocabulary:
+class GrammarVocabulary:
     """The tokens that a grammar may use, each with its bytes.
 
     Args:
@@ -72,14 +72,14 @@ class Vocabulary:
         spelled: Sequence[bytes],
         stops: Iterable[int],
         banned: Collection[int] = (),
-        base: Vocabulary | None = None,
+        base: GrammarVocabulary | None = None,
     ) -> None:
         self.spelled = spelled
         self.key = object()
         self.keeping: Keeping[Any] = Keeping() if base is None else base.keeping
         self._base = self if base is None else base
         #: Parts of this vocabulary that some grammar uses, by their banned tokens.
-        self._parts: WeakValueDictionary[frozenset[int], Vocabulary] = WeakValueDictionary()
+        self._parts: WeakValueDictionary[frozenset[int], GrammarVocabulary] = WeakValueDictionary()
         self._lock = Lock()
         self.stops = sorted(set(stops) - set(banned))
         self.size = len(spelled)
@@ -102,7 +102,7 @@ class Vocabulary:
         self.stop_row = packed(np.isin(np.arange(self.size), self.stops))
 
     @classmethod
-    def of_tokenizer(cls, info: Any, stops: Iterable[int] | None) -> Vocabulary:
+    def of_tokenizer(cls, info: Any, stops: Iterable[int] | None) -> GrammarVocabulary:
         """Return the vocabulary of xgrammar's ``TokenizerInfo``.
 
         Args:
@@ -115,7 +115,7 @@ class Vocabulary:
             spelled[token] = b""
         return cls(spelled, info.stop_token_ids if stops is None else stops)
 
-    def without(self, banned: Collection[int]) -> Vocabulary:
+    def without(self, banned: Collection[int]) -> GrammarVocabulary:
         """Return the vocabulary without some tokens; itself if these are banned already.
 
         Grammars with the same tokens share one vocabulary: that of 150,000 tokens has 20 MB.
@@ -126,7 +126,7 @@ class Vocabulary:
         with base._lock:  # noqa: SLF001 - the same class
             found = base._parts.get(banned)  # noqa: SLF001
             if found is None:
-                found = Vocabulary(self.spelled, base.stops, banned, base)
+                found = GrammarVocabulary(self.spelled, base.stops, banned, base)
                 base._parts[banned] = found  # noqa: SLF001
             return found
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 __all__ = ["Question"]
 
 
-class Row(Protocol):
+class LogitsRow(Protocol):
     """The row of logits that a question is about."""
 
     def is_among_top(self, ids: Ids | list[int], count: int) -> bool:
@@ -28,7 +28,7 @@ class Question:
 
     __slots__ = ("count", "ids", "read")
 
-    def __init__(self, read: Row, ids: Ids | list[int], count: int) -> None:
+    def __init__(self, read: LogitsRow, ids: Ids | list[int], count: int) -> None:
         self.read = read
         self.ids = ids
         self.count = count

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Arena", "Block"]
+__all__ = ["Arena", "ArenaBlock"]
 
 #: Numbers of the first array.
 _FIRST = 1 << 12
 
 
-class Block:
+class ArenaBlock:
     """Numbers of one row, or numbers that rows share, at an offset of an arena.
 
     The arena takes the numbers back when the block is no longer referenced.
@@ -30,7 +30,7 @@ class Block:
 
     __slots__ = ("__weakref__", "at", "kept", "size")
 
-    def __init__(self, at: int, size: int, kept: tuple[Block, ...] = ()) -> None:
+    def __init__(self, at: int, size: int, kept: tuple[ArenaBlock, ...] = ()) -> None:
         self.at, self.size, self.kept = at, size, kept
 
 
@@ -50,9 +50,11 @@ class Arena:
         #: Offsets of free blocks by their size.
         self._free: dict[int, list[int]] = {}
         self._used = 0
-        self._shared: weakref.WeakValueDictionary[Hashable, Block] = weakref.WeakValueDictionary()
+        self._shared: weakref.WeakValueDictionary[Hashable, ArenaBlock] = (
+            weakref.WeakValueDictionary()
+        )
 
-    def take(self, size: int, kept: tuple[Block, ...] = ()) -> Block:
+    def take(self, size: int, kept: tuple[ArenaBlock, ...] = ()) -> ArenaBlock:
         """Return a block with room for so many numbers, whose values are arbitrary.
 
         Args:
@@ -71,11 +73,11 @@ class Arena:
                 self.numbers = np.empty(max(self._end, 2 * len(before)), before.dtype)
                 self.numbers[: len(before)] = before
         self._used += 1
-        block = Block(at, size, kept)
+        block = ArenaBlock(at, size, kept)
         weakref.finalize(block, self._give, at, room).atexit = False
         return block
 
-    def share(self, key: Hashable, make: Callable[[], Any]) -> Block:
+    def share(self, key: Hashable, make: Callable[[], Any]) -> ArenaBlock:
         """Return a block with numbers that many rows read; equal keys find the same block.
 
         Args:
@@ -89,7 +91,7 @@ class Arena:
             self.of(block)[:] = numbers
         return block
 
-    def of(self, block: Block) -> Any:
+    def of(self, block: ArenaBlock) -> Any:
         """Return the numbers of a block, as a view."""
         return self.numbers[block.at : block.at + block.size]
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from sglang_lp.forms.arena import Arena, Block
+from sglang_lp.forms.arena import Arena, ArenaBlock
 
 if TYPE_CHECKING:
     from sglang_lp.forms.out import Out
     from sglang_lp.request import Request
 
-__all__ = ["Form", "Group", "Kind", "Seen"]
+__all__ = ["EditKind", "Form", "Group", "Seen"]
 
 
 class Seen(NamedTuple):
@@ -47,7 +47,7 @@ class Group(NamedTuple):
     blocks: Any
 
 
-class Kind(Enum):
+class EditKind(Enum):
     """Kinds of edits; a form has one of them."""
 
     BANS = "ban tokens"
@@ -64,7 +64,7 @@ class Form(ABC):
         arena: The blocks, int32.
     """
 
-    edits: ClassVar[Kind]
+    edits: ClassVar[EditKind]
     reads_tokens: ClassVar[bool] = True
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Form(ABC):
         """Return the most tokens that a step edits in a row."""
 
     @abstractmethod
-    def block(self, request: Request, limit: int) -> Block | None:
+    def block(self, request: Request, limit: int) -> ArenaBlock | None:
         """Return the block of a row, from what its processor knows now.
 
         Args:

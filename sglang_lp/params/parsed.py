@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["fit_once", "forget", "parse_once"]
 
 
-class _Known:
+class _RequestParams:
     """Parameters of one request.
 
     Attributes:
@@ -37,7 +37,7 @@ class _Known:
 
 #: Keys are class, vocabulary size and packed parameters; 18 is two chains with eight links each.
 _MOST = 18
-_known: Latest[_Known] = Latest(_MOST)
+_known: Latest[_RequestParams] = Latest(_MOST)
 
 
 def forget() -> None:
@@ -66,7 +66,7 @@ def parse_once(
     key = cls, vocab_size, own
     known = _known.get(key)
     if known is None:
-        known = _Known(parse(custom_params, vocab_size))
+        known = _RequestParams(parse(custom_params, vocab_size))
         _known.keep(key, known)
     return known.params
 

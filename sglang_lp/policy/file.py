@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sglang_lp.catalogue.source import MAX_CATALOGUES, Source
+from sglang_lp.catalogue.source import MAX_CATALOGUES, CatalogueSource
 from sglang_lp.errors import PolicyError, shown
 from sglang_lp.importing import parse_entry
 from sglang_lp.policy.adapt import Adapt  # noqa: TC001 - msgspec reads the annotation
@@ -53,7 +53,7 @@ class PolicyFile(Decisions, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     pin: tuple[Pin, ...] = ()
     adapt: tuple[Adapt, ...] = ()
     limits: Limits = Limits()
-    catalogues: dict[str, Source] = msgspec.field(default_factory=dict)
+    catalogues: dict[str, CatalogueSource] = msgspec.field(default_factory=dict)
     watermark: str | None = None
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from sglang_lp.catalogue.source import Source
+from sglang_lp.catalogue.source import CatalogueSource
 from sglang_lp.errors import did_you_mean, shown
 from sglang_lp.policy.adapt import Adapt
 from sglang_lp.policy.decisions import Above, Ceiling, Chosen, Profile, Structured
@@ -27,7 +27,7 @@ _TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     (r"\.profiles\[\.\.\.\]", Profile),
     (r"\.ceilings\[\.\.\.\]", Ceiling),
     (r"\.structured", Structured),
-    (r"\.catalogues\[\.\.\.\]", Source),
+    (r"\.catalogues\[\.\.\.\]", CatalogueSource),
 )
 _KINDS = {
     "array": "a list",

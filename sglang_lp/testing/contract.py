@@ -435,7 +435,7 @@ class ProcessorContract:
         if self.processor.edit is LogitProcessor.edit:
             return
 
-        class Runs(self.processor):  # type: ignore[misc, name-defined]
+        class RunsAnother(self.processor):  # type: ignore[misc, name-defined]
             def edit(self, request: Any, edits: Edits) -> None:
                 own = Recording(edits.vocab_size)
                 super().edit(request, own)
@@ -445,7 +445,7 @@ class ProcessorContract:
 
         cases = self._cases()
         before = random_logits(len(cases), self.vocab_size)
-        after = Runs()(before.clone(), [case.custom_params() for case in cases])
+        after = RunsAnother()(before.clone(), [case.custom_params() for case in cases])
         check_rows(
             "run by another processor, as in a chain, it makes other edits",
             cases,

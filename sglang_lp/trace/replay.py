@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sglang_lp.request import Request
     from sglang_lp.served_model import ServedModel
 
-__all__ = ["Edit", "Replay", "Step", "What", "replay"]
+__all__ = ["Edit", "Replay", "ReplayedStep", "What", "replay"]
 
 
 class What(StrEnum):
@@ -78,7 +78,7 @@ class Edit(NamedTuple):
     always: bool = False
 
 
-class Step(NamedTuple):
+class ReplayedStep(NamedTuple):
     """One step of an answer.
 
     Attributes:
@@ -103,7 +103,7 @@ class Replay(NamedTuple):
 
     processors: list[tuple[LogitProcessor, Parameters]]
     edits: list[Edit]
-    steps: list[Step]
+    steps: list[ReplayedStep]
 
 
 def replay(  # noqa: PLR0913 - a request and its answer have this many parts
@@ -148,10 +148,10 @@ def replay(  # noqa: PLR0913 - a request and its answer have this many parts
     reading = _PastReading()
     row = Row(runs, host, reading)
     batch, logits = Batch(), torch.zeros(1, vocab_size)
-    given, steps = {**custom_params, "__req__": host.request}, list[Step]()
+    given, steps = {**custom_params, "__req__": host.request}, list[ReplayedStep]()
     for position, token_id in enumerate(output_ids):
         if host.over:
-            steps.append(Step((), 0, host.over))
+            steps.append(ReplayedStep((), 0, host.over))
             continue
         reading.came, reading.looked, reading.rewrote = token_id, 0, row.dense
         batch.step(logits, [row], [given])
@@ -167,7 +167,7 @@ def replay(  # noqa: PLR0913 - a request and its answer have this many parts
             logits.zero_()
         against = notes.against(found, token_id)
         problem = f"{servings[against[0]].name}: {against[1]}" if against else ""
-        steps.append(Step((*found,), reading.looked, host.problem or problem))
+        steps.append(ReplayedStep((*found,), reading.looked, host.problem or problem))
         host.output_ids.append(token_id)
     processors = [(one.processor, one.params) for one in servings]
     return Replay(processors, notes.edits, steps)

@@ -15,7 +15,7 @@ from sglang_lp.errors import RequestError, Unsupported
 from sglang_lp.params import is_private
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.served_model import ServedModel
-from sglang_lp.trace.replay import Edit, Replay, Step, What, replay
+from sglang_lp.trace.replay import Edit, Replay, ReplayedStep, What, replay
 from sglang_lp.trace.spelling import Spelling
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def trace_answer(
     tokenizer, spelling = served.tokenizer, Spelling(served.tokenizer)
     prompt_ids, output_ids = exchange.prompt_ids, exchange.output_ids
     if processor is None:
-        done = Replay([], [], [Step((), 0, "")] * len(output_ids))
+        done = Replay([], [], [ReplayedStep((), 0, "")] * len(output_ids))
     elif issubclass(processor, LogitProcessor):
         done = replay(
             processor(),

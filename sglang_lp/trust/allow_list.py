@@ -14,7 +14,15 @@ import msgspec
 
 from sglang_lp.errors import PolicyError, RefusalReason, shown
 
-__all__ = ["MAX_PINS", "MAX_PIN_BYTES", "Advice", "AllowList", "AllowedClass", "Pin", "Source"]
+__all__ = [
+    "MAX_PINS",
+    "MAX_PIN_BYTES",
+    "Advice",
+    "AllowList",
+    "AllowListSource",
+    "AllowedClass",
+    "Pin",
+]
 
 #: Most pinned payloads, and the largest of them: the bound on the memory that they can take.
 MAX_PINS = 64
@@ -90,7 +98,7 @@ class AllowList(NamedTuple):
     advice: Mapping[tuple[str, str], Advice]
 
 
-class Source(Protocol):
+class AllowListSource(Protocol):
     """Anything that makes an allow list, such as a :class:`~sglang_lp.trust.Policy`."""
 
     def make_allow_list(self) -> AllowList:

@@ -21,7 +21,7 @@ from sglang_lp.errors import PayloadRefused, RefusalReason, SglangLpError, shown
 from sglang_lp.wire.explain import Kind, describe
 
 if TYPE_CHECKING:
-    from sglang_lp.trust.allow_list import Pin, Source
+    from sglang_lp.trust.allow_list import AllowListSource, Pin
 
 __all__ = ["MAX_CHARS", "Allowed", "Verifier"]
 
@@ -55,7 +55,7 @@ class Verifier:
     After construction only the first use of pinned code changes it. Several threads may use it.
     """
 
-    def __init__(self, policy: Source) -> None:
+    def __init__(self, policy: AllowListSource) -> None:
         """Import and check every class that the policy allows.
 
         Args:

@@ -186,7 +186,7 @@ def _cut_at_random() -> None:
 def _blind() -> None:
     from sglang_lp.server.scheduler import chains
 
-    original = chains._Step.drafts
+    original = chains._VerifyStep.drafts
 
     def drafts(*given: Any) -> Any:
         right = original(*given)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_lp.adapters import EngineSettings, adapt, load
-from sglang_lp.adapters.vllm_v1 import Member, Members
+from sglang_lp.adapters.vllm_v1 import Member, ObjectBatch
 from sglang_lp.errors import InvalidParameter, PolicyError, RequestError
 from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import Batch, Played, decode, step
@@ -68,7 +68,7 @@ class Model:
     )
 )
 def test_updates_make_every_row_that_of_its_request(steps):
-    batch, model, alive = Members(), Model(), {}
+    batch, model, alive = ObjectBatch(), Model(), {}
     for numbers, rng in steps:
         order = sorted(numbers)
         rng.shuffle(order)
@@ -82,7 +82,7 @@ def test_updates_make_every_row_that_of_its_request(steps):
 
 
 def test_the_lowest_freed_row_is_filled_first_and_gaps_from_the_end():
-    batch = Members()
+    batch = ObjectBatch()
     one, two, three, four, five = (Member(name, None) for name in "abcde")
     assert batch.change([one, two, three, four]).added == [
         (i, m) for i, m in enumerate([one, two, three, four])
@@ -278,7 +278,7 @@ def test_what_a_class_cannot_have_is_named_when_the_server_starts():
 
 
 def test_the_object_keeps_no_finished_request_alive_in_its_batch():
-    members, batch = [Member(i, None) for i in range(3)], Members()
+    members, batch = [Member(i, None) for i in range(3)], ObjectBatch()
     batch.change(members)
     assert batch.waiting == 3
     del members

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_lp.catalogue.allowed import Allowed
+from sglang_lp.catalogue.allowed import AllowedItems
 from sglang_lp.catalogue.build import build
 from sglang_lp.catalogue.index import NOWHERE
-from sglang_lp.catalogue.sets import Members
+from sglang_lp.catalogue.sets import ItemSet
 from support.catalogues import catalogues, index_of, node_after, whole
 
 GROUPS = st.lists(st.lists(st.sampled_from("ab"), min_size=1, max_size=2), max_size=3)
@@ -40,7 +40,7 @@ def test_the_tokens_after_a_prefix_are_those_that_lead_to_an_allowed_item(case, 
     if only is not None:
         expected &= those(only)
 
-    every = Allowed(index, Members.of(index, groups) if groups else None)
+    every = AllowedItems(index, ItemSet.of(index, groups) if groups else None)
     chosen = None if only is None else index.ranks_of(only)[0]
     allowed = every.restrict(index.ranks_of(left_out)[0], chosen)
 
@@ -60,7 +60,7 @@ def test_the_tokens_after_a_prefix_are_those_that_lead_to_an_allowed_item(case, 
 @pytest.mark.parametrize("items", [1, 7, 63, 64, 65, 128, 1000])
 def test_members_below_a_rank_are_counted_at_every_word_boundary(items):
     there = np.random.default_rng(items).random(items) < 0.4
-    members = Members(np.packbits(there), items)
+    members = ItemSet(np.packbits(there), items)
 
     ranks = np.arange(items + 1)
     assert members.total == there.sum()
@@ -71,4 +71,4 @@ def test_members_below_a_rank_are_counted_at_every_word_boundary(items):
 def test_a_leaf_leads_nowhere():
     index = build(np.array([[1, 2]], dtype=np.int32))
 
-    assert not Allowed(index).tokens(node_after(index, [1, 2]), 2)
+    assert not AllowedItems(index).tokens(node_after(index, [1, 2]), 2)

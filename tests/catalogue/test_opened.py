@@ -10,7 +10,7 @@ from sglang_lp.catalogue.build import build
 from sglang_lp.catalogue.file import save
 from sglang_lp.catalogue.index import CatalogueError, Index
 from sglang_lp.catalogue.opened import Renewal
-from sglang_lp.catalogue.source import MAX_CATALOGUES, Source
+from sglang_lp.catalogue.source import MAX_CATALOGUES, CatalogueSource
 from sglang_lp.catalogue.watching import watch
 from sglang_lp.errors import PolicyError
 from sglang_lp.trust import Policy
@@ -95,7 +95,7 @@ def test_a_server_does_not_start_with_a_damaged_catalogue(folder):
 
 
 def test_names_and_number_of_catalogues_are_bounded():
-    source = Source(file="items.cat")
+    source = CatalogueSource(file="items.cat")
     with pytest.raises(PolicyError, match="a name like an identifier, got 'my items'"):
         Policy(catalogues={"my items": source})
     with pytest.raises(PolicyError, match=f"at most {MAX_CATALOGUES}, got {MAX_CATALOGUES + 1}"):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_lp.cli import main, matrix
-from sglang_lp.cli.http import Answer
+from sglang_lp.cli.http import HttpAnswer
 from sglang_lp.cli.matrix_judge import BUDGET, REGEX, SCHEMA, TOOL, Cell, Reply, is_document, judge
 from support.servers.listening import Answered, listening
 
@@ -112,10 +112,10 @@ def test_a_stream_is_read_like_a_whole_answer():
     message["tool_calls"] = [{"index": 0, "function": {"name": TOOL, "arguments": "{}"}}]
     whole = {"choices": [{"message": message, "finish_reason": "tool_calls"}]}
     expected = Reply(200, "", "think", ((TOOL, "{}"),), "tool_calls")
-    assert matrix.read(Answer(200, {}, text + "data: [DONE]\n\n")) == expected
-    assert matrix.read(Answer(200, {}, whole)) == expected
+    assert matrix.read(HttpAnswer(200, {}, text + "data: [DONE]\n\n")) == expected
+    assert matrix.read(HttpAnswer(200, {}, whole)) == expected
     error = f"data: {json.dumps({'error': {'message': 'no', 'code': 400}})}\n\n"
-    assert matrix.read(Answer(200, {}, error)) == Reply(400, error="no")
+    assert matrix.read(HttpAnswer(200, {}, error)) == Reply(400, error="no")
 
 
 def test_the_requests_are_bounded_and_each_is_told(capsys):

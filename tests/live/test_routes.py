@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from sglang_lp.builtins import ForcedSequenceLogitProcessor
-from sglang_lp.server.front.routes import ROUTES, Kind
+from sglang_lp.server.front.routes import ROUTES, RouteKind
 from sglang_lp.server.versions import OLDEST
 from sglang_lp.wire.names import HEADER, REPORT
 from support.servers.configurations import on_servers
@@ -47,10 +47,10 @@ OLLAMA = {
 REFUSED = [
     route.path
     for route in ROUTES
-    if route.kind is Kind.REFUSED and route.since == OLDEST and route.path != "/v1/realtime"
+    if route.kind is RouteKind.REFUSED and route.since == OLDEST and route.path != "/v1/realtime"
 ]
 on_honoured = pytest.mark.parametrize(
-    "path", [route.path for route in ROUTES if route.kind is Kind.HONOURED]
+    "path", [route.path for route in ROUTES if route.kind is RouteKind.HONOURED]
 )
 on_ollama = pytest.mark.parametrize("path", OLLAMA)
 streamed = pytest.mark.parametrize("stream", [False, True])

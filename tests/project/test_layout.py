@@ -116,6 +116,12 @@ UNBOUNDED = {
     "vllm_stand_in._tokenizer": "models of a server",
 }
 
+#: Names that several classes have, and why they may.
+SHARED_NAMES = {
+    "Fitted": "parameters after ``fit``, written in a processor's class body as ``Params`` is",
+    "Params": "the name under which each processor declares its parameters",
+}
+
 
 def part_of(module: str) -> str | None:
     """Return the part of sglang_lp that a dotted name belongs to; ``None`` outside of it."""
@@ -280,6 +286,19 @@ def test_no_file_of_the_server_is_called_as_one_of_the_engine():
     )
 
     assert server & engine == {"__init__.py"}
+
+
+def test_no_two_classes_have_the_same_name():
+    files: dict[str, set[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):  # a reader takes ``_Step`` for ``Step``
+                name = node.name.lstrip("_")
+                files.setdefault(name, set()).add(f"{path.relative_to(PACKAGE)}:{node.lineno}")
+    shared = {name: sorted(found) for name, found in files.items() if len(found) > 1}
+
+    assert {name: shared[name] for name in shared.keys() - SHARED_NAMES.keys()} == {}
+    assert shared.keys() == SHARED_NAMES.keys()
 
 
 def test_what_a_process_keeps_is_listed_with_its_reason():

@@ -14,7 +14,7 @@ from sglang_lp.builtins.repetition import no_repeat_ngram
 from sglang_lp.builtins.thinking import rules as thinking
 from sglang_lp.builtins.words import choice, trigger_phrase
 from sglang_lp.catalogue import opened
-from sglang_lp.catalogue.source import Source
+from sglang_lp.catalogue.source import CatalogueSource
 from sglang_lp.edits import MAX_BIAS
 from sglang_lp.errors import RefusalReason
 from sglang_lp.params import parsed
@@ -61,7 +61,7 @@ def test_the_documented_example_is_a_policy(tmp_path):
 
 
 def test_the_example_shows_every_key():
-    for struct in (PolicyFile, Pin, Limits, Chosen, Profile, Source):
+    for struct in (PolicyFile, Pin, Limits, Chosen, Profile, CatalogueSource):
         for key in struct.__struct_fields__:
             assert re.search(rf"^(\[+)?{key}\b", example(), re.MULTILINE), key
     assert all(f" {key} = " in example() for key in Ceiling.__struct_fields__)

@@ -98,7 +98,7 @@ def _may_end(recording: Recording, persistent: CompiledEdits | None) -> bool:
     return conflict is not None or leaves_none(if_not, before)
 
 
-class _Asked(NamedTuple):
+class _RowQuestion(NamedTuple):
     """The question of one row."""
 
     row: int
@@ -108,7 +108,7 @@ class _Asked(NamedTuple):
     has_grammar: bool
 
 
-class Decisions:
+class DeviceQuestions:
     """The questions of one step that the device answers, at most one for each row of the logits.
 
     Args:
@@ -123,7 +123,7 @@ class Decisions:
 
     def __init__(self, rows: int, stride: int) -> None:
         self._rows, self._stride = rows, stride
-        self._asked: list[_Asked] = []
+        self._asked: list[_RowQuestion] = []
         self._width = 0
 
     def add(self, row: int, recording: Recording, *, has_grammar: bool) -> None:
@@ -135,7 +135,7 @@ class Decisions:
             has_grammar: As for :meth:`~sglang_lp._engine.apply.plan_builder.PlanBuilder.add_step`.
         """
         ((question, token_id, _),) = recording.conditional
-        self._asked.append(_Asked(row, question.ids, question.count, token_id, has_grammar))
+        self._asked.append(_RowQuestion(row, question.ids, question.count, token_id, has_grammar))
         self._width = max(self._width, len(question.ids))
 
     def __bool__(self) -> bool:

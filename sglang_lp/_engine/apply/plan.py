@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
 
     from sglang_lp._engine.apply.answers import Answers
-    from sglang_lp._engine.apply.deciding import Decisions
+    from sglang_lp._engine.apply.deciding import DeviceQuestions
     from sglang_lp._engine.apply.reading import Logits
     from sglang_lp.watermark.marks import Mark, Scheme, Send
 
@@ -112,7 +112,7 @@ class Plan:
         self.near_top: NearTop | None = None
         if rows is not None and sigmas is not None:
             self.near_top = NearTop(rows, sigmas.view(torch.float64).float()[:, None])
-        self._decisions: Decisions | None = None
+        self._decisions: DeviceQuestions | None = None
         if numbers is not None:
             self._decisions = builder.decisions
             self._decisions.take(numbers)

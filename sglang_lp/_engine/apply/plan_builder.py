@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.apply import cpu
-from sglang_lp._engine.apply.deciding import Decisions
+from sglang_lp._engine.apply.deciding import DeviceQuestions
 from sglang_lp._engine.compiled.biases import Biases, biases_of
 from sglang_lp._engine.compiled.conflicts import (
     ALL_BANNED,
@@ -108,7 +108,7 @@ class PlanBuilder:
         self.near_top = array("q")
         self.sigmas = array("d")
         self.marks: dict[Scheme, list[tuple[int, Mark]]] = {}
-        self.decisions = Decisions(self.rows, self.stride)
+        self.decisions = DeviceQuestions(self.rows, self.stride)
         self.conflicts: dict[int, str] = {}
 
     def add_persistent(self, row: int, edits: CompiledEdits, *, has_grammar: bool) -> None:

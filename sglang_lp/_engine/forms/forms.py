@@ -24,7 +24,7 @@ from sglang_lp._engine.forms.slots import (
 from sglang_lp._engine.history.row_state import RowState
 from sglang_lp.edits import NEVER
 from sglang_lp.faults import from_signal
-from sglang_lp.forms.form import Kind, Seen
+from sglang_lp.forms.form import EditKind, Seen
 from sglang_lp.forms.out import ASKS, Out
 
 if TYPE_CHECKING:
@@ -248,14 +248,14 @@ def _fit(row: Row, turns: Sequence[tuple[Turn, Form]], vocab_size: int) -> bool:
         params = turn.request.params
         if not form.fits(params, vocab_size) or (form.reads_tokens and not row.exact):
             return False
-        bans += form.most(params) if form.edits is Kind.BANS else 0
-    if Kind.FORCES in kinds:
+        bans += form.most(params) if form.edits is EditKind.BANS else 0
+    if EditKind.FORCES in kinds:
         return len(kinds) == 1 and persistent is None
     if persistent is None:
-        return bans < vocab_size and kinds.count(Kind.BIASES) <= 1
+        return bans < vocab_size and kinds.count(EditKind.BIASES) <= 1
     return (
         persistent.conflict is None
         and persistent.forced is None
-        and kinds.count(Kind.BIASES) <= int(not len(persistent.biases[0]))
+        and kinds.count(EditKind.BIASES) <= int(not len(persistent.biases[0]))
         and (not bans or max(persistent.mask.min_count, persistent.mask.count) > bans)
     )

@@ -12,7 +12,7 @@ from sglang_lp.forms.compiled import compiled
 if TYPE_CHECKING:
     from sglang_lp._engine.history.edit_log import EditLog
     from sglang_lp._engine.turns.turn import Turn
-    from sglang_lp.forms.arena import Block
+    from sglang_lp.forms.arena import ArenaBlock
     from sglang_lp.forms.form import Form
 
 __all__ = ["Formed", "Part", "Slots"]
@@ -64,7 +64,7 @@ class Part(NamedTuple):
     """
 
     form: Form
-    block: Block
+    block: ArenaBlock
     most: int
 
     @classmethod

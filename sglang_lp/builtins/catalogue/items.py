@@ -17,7 +17,7 @@ from sglang_lp.text.encoding import check_texts
 from sglang_lp.text.triggers import text_trigger, token_trigger
 
 if TYPE_CHECKING:
-    from sglang_lp.catalogue.allowed import Allowed
+    from sglang_lp.catalogue.allowed import AllowedItems
     from sglang_lp.catalogue.opened import Catalogue
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
@@ -46,7 +46,7 @@ Subset = Annotated[
 ]
 
 
-class Choice(NamedTuple):
+class ItemChoice(NamedTuple):
     """The items that one request may get.
 
     Attributes:
@@ -57,12 +57,12 @@ class Choice(NamedTuple):
     """
 
     catalogue: Catalogue
-    allowed: Allowed
+    allowed: AllowedItems
     unknown: int
     rules: tuple[Hashable, ...]
 
 
-class _Progress:
+class _ItemProgress:
     """The progress of the output through its items.
 
     Attributes:
@@ -77,7 +77,7 @@ class _Progress:
 
     __slots__ = ("__weakref__", "begun", "choice", "depth", "done", "is_last", "node", "trigger")
 
-    def __init__(self, choice: Choice, trigger: Trigger | None) -> None:
+    def __init__(self, choice: ItemChoice, trigger: Trigger | None) -> None:
         self.choice = choice
         self.trigger = trigger
         self.done = 0
@@ -240,7 +240,7 @@ class CatalogueLogitProcessor(LogitProcessor):
         )
 
     @classmethod
-    def _choose(cls, params: Any, catalogue: Catalogue) -> Choice:
+    def _choose(cls, params: Any, catalogue: Catalogue) -> ItemChoice:
         """Return the items that the rules of a request leave.
 
         Raises:
@@ -263,17 +263,17 @@ class CatalogueLogitProcessor(LogitProcessor):
                 )
         wanted = frozenset(map(frozenset, groups))
         rules = catalogue.name, wanted, params.exclude, params.only
-        found: Choice | None = catalogue.chosen.get(rules)
+        found: ItemChoice | None = catalogue.chosen.get(rules)
         if found is None:
             left = cls._restricted(params, catalogue, catalogue.within(wanted))
-            found = Choice(catalogue, *left, rules)
+            found = ItemChoice(catalogue, *left, rules)
             catalogue.chosen.keep(rules, found)
         return found
 
     @classmethod
     def _restricted(
-        cls, params: Any, catalogue: Catalogue, allowed: Allowed
-    ) -> tuple[Allowed, int]:
+        cls, params: Any, catalogue: Catalogue, allowed: AllowedItems
+    ) -> tuple[AllowedItems, int]:
         """Return the items that ``exclude`` and ``only`` leave, and the number of unknown ids."""
         if not params.exclude and params.only is None:
             return allowed, 0
@@ -307,9 +307,9 @@ class CatalogueLogitProcessor(LogitProcessor):
         made.renormalizes = params.scores == "among"
         return made
 
-    def start(self, request: Request) -> _Progress:
+    def start(self, request: Request) -> _ItemProgress:
         """Begin before the first item, or before its trigger."""
-        progress = _Progress(request.params.choice, request.params.compiled)
+        progress = _ItemProgress(request.params.choice, request.params.compiled)
         progress.choice.catalogue.users.add(progress)
         return progress
 
@@ -318,7 +318,7 @@ class CatalogueLogitProcessor(LogitProcessor):
         for token_id in token_ids:
             request.state.step(token_id, request.params.max_items)
 
-    def fork(self, request: Request) -> _Progress:
+    def fork(self, request: Request) -> _ItemProgress:
         """Copy the state; the items are shared."""
         return copy(request.state)  # type: ignore[no-any-return]
 
@@ -373,9 +373,9 @@ class CatalogueLogitProcessor(LogitProcessor):
         forced: Sequence[Sequence[int]],  # noqa: ARG002 - the edit log has them
     ) -> dict[str, Any]:
         """Return the catalogue, its version and the ids of the items in the answer."""
-        choice: Choice = params.choice
+        choice: ItemChoice = params.choice
         index = choice.catalogue.index
-        progress = _Progress(choice, params.compiled)
+        progress = _ItemProgress(choice, params.compiled)
         items = []
         for token_id in output_ids:
             try:
@@ -394,12 +394,12 @@ class CatalogueLogitProcessor(LogitProcessor):
         return {"catalogue": found}
 
 
-def _tokens_after(progress: _Progress) -> Collection[int]:
+def _tokens_after(progress: _ItemProgress) -> Collection[int]:
     """Return the tokens that may come next in an item: the same object while it is cached."""
     return _kept(progress.choice.allowed, progress.node, progress.depth)
 
 
-def _kept(allowed: Allowed, node: int | None, depth: int) -> Collection[int]:
+def _kept(allowed: AllowedItems, node: int | None, depth: int) -> Collection[int]:
     def put_together(node: int) -> Collection[int]:
         if allowed.whole is not None and not allowed.restricts(node):
             # Usually nothing is left out here, so all requests share one long list.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _POINT, _BOX = 2, 4
 
 
-class _Lists(NamedTuple):
+class _BoxTokens(NamedTuple):
     """The tokens that may come in a box, by place."""
 
     coordinates: tuple[int, ...]
@@ -28,10 +28,10 @@ class _Lists(NamedTuple):
 
 
 @shared_by_copies
-def _lists(first: int, last: int, none: int, end: int) -> _Lists:
+def _lists(first: int, last: int, none: int, end: int) -> _BoxTokens:
     """Return the lists of all requests with these ids."""
     coordinates = tuple(range(first, last + 1))
-    return _Lists(
+    return _BoxTokens(
         coordinates,
         tuple(dict.fromkeys((*coordinates, none))),
         tuple(dict.fromkeys((*coordinates, end))),
@@ -99,7 +99,7 @@ class LocateAnythingBoxGrammarLogitProcessor(LogitProcessor):
                 )
 
         @property
-        def lists(self) -> _Lists:
+        def lists(self) -> _BoxTokens:
             """The tokens that may come in a box."""
             return _lists(
                 self.coord_start_token_id,
@@ -108,16 +108,16 @@ class LocateAnythingBoxGrammarLogitProcessor(LogitProcessor):
                 self.box_end_token_id,
             )
 
-    class _Fitted(Params, frozen=True):
+    class Fitted(Params, frozen=True):
         """The parameters with lists of tokens that are converted once."""
 
-        allowed: _Lists
+        allowed: _BoxTokens
 
     @classmethod
     def fit_params(cls, params: Any, served: ServedModel) -> Any:  # noqa: ARG003 - they are ids
         """List the tokens that may come in a box now, while no step waits."""
         own = {name: getattr(params, name) for name in params.__struct_fields__}
-        return cls._Fitted(**own, allowed=params.lists)
+        return cls.Fitted(**own, allowed=params.lists)
 
     def start(self, request: Request) -> _Box:  # noqa: ARG002 - the prompt does not count
         """Begin outside of a box."""

@@ -10,11 +10,11 @@ from sglang_lp.builtins.repetition.dry import penalties_of
 from sglang_lp.forms.arena import Arena
 from sglang_lp.forms.bits import bits_of, has_bit
 from sglang_lp.forms.compiled import compiled
-from sglang_lp.forms.form import Form, Kind
+from sglang_lp.forms.form import EditKind, Form
 from sglang_lp.forms.out import BIAS, LACKS
 
 if TYPE_CHECKING:
-    from sglang_lp.forms.arena import Block
+    from sglang_lp.forms.arena import ArenaBlock
     from sglang_lp.forms.form import Group, Seen
     from sglang_lp.forms.out import Out
     from sglang_lp.request import Request
@@ -158,7 +158,7 @@ def _step(
 class DryForm(Form):
     """Rows of DRY."""
 
-    edits = Kind.BIASES
+    edits = EditKind.BIASES
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class DryForm(Form):
         window: int = params.dry_penalty_last_n
         return window
 
-    def block(self, request: Request, limit: int) -> Block | None:  # noqa: ARG002 - a window is as long
+    def block(self, request: Request, limit: int) -> ArenaBlock | None:  # noqa: ARG002 - a window is as long
         params, known = request.params, request.state
         window, allowed = params.dry_penalty_last_n, params.dry_allowed_length
         breakers = params.dry_sequence_breaker_ids

@@ -40,7 +40,7 @@ LoopCount = Annotated[int, Meta(ge=2, le=2**31 - 1)]
 _LONGEST_SLEEP = 32
 
 
-class Preset(StrEnum):
+class LoopPreset(StrEnum):
     """A kind of text in which models loop."""
 
     REASONING = "reasoning"
@@ -48,7 +48,7 @@ class Preset(StrEnum):
     STRUCTURED_OUTPUT = "structured-output"
 
 
-class _Setting(NamedTuple):
+class _LoopSetting(NamedTuple):
     """The parameters of a preset, under their own names."""
 
     max_pattern_size: int
@@ -60,9 +60,9 @@ class _Setting(NamedTuple):
 #: the default profile of ggml-org/llama.cpp pull request 26039, made for coding agents that repeat
 #: whole blocks; the values that vllm-project/vllm pull request 40097 sets for structured output.
 _SETTINGS = {
-    Preset.REASONING: _Setting(128, 4, 4),
-    Preset.CODE: _Setting(1024, 16, 4),
-    Preset.STRUCTURED_OUTPUT: _Setting(20, 1, 3),
+    LoopPreset.REASONING: _LoopSetting(128, 4, 4),
+    LoopPreset.CODE: _LoopSetting(1024, 16, 4),
+    LoopPreset.STRUCTURED_OUTPUT: _LoopSetting(20, 1, 3),
 }
 
 
@@ -199,7 +199,7 @@ class LoopBreakerLogitProcessor(LogitProcessor):
             action: What happens to a loop: ``"ban"``, ``"end"`` or ``"truncate"``.
         """
 
-        preset: Preset | None = None
+        preset: LoopPreset | None = None
         max_pattern_size: PatternSize | None = None
         min_count: LoopCount | None = None
         min_pattern_size: PatternSize | None = None
@@ -214,7 +214,7 @@ class LoopBreakerLogitProcessor(LogitProcessor):
             if self.preset is not None or (
                 self.max_pattern_size is None and self.min_count is None
             ):
-                setting = _SETTINGS[self.preset or Preset.REASONING]._asdict()
+                setting = _SETTINGS[self.preset or LoopPreset.REASONING]._asdict()
             for name, value in setting.items():
                 if getattr(self, name) is None:
                     msgspec.structs.force_setattr(self, name, value)

@@ -36,7 +36,7 @@ _STRIDE = 256
 _MAX_LATER = 4
 
 
-class Group(NamedTuple):
+class PrefixFollowers(NamedTuple):
     """The tokens that have followed the same n - 1 tokens.
 
     Attributes:
@@ -64,7 +64,7 @@ class Later(NamedTuple):
     places: Numbers
 
 
-class Text:
+class NgramIndex:
     """The n-grams of a text.
 
     Attributes:
@@ -98,7 +98,7 @@ class Text:
         self.prompt = prompt
         self.tokens: Numbers = np.frombuffer(prompt, dtype=np.int64)
         #: Large groups that were looked up, by the place of their first sequence.
-        self._groups: dict[int, Group] = {}
+        self._groups: dict[int, PrefixFollowers] = {}
         self._later: dict[tuple[Any, ...], Later] = {}
         wanted = [before] if third == before else [before, third]
         for turn in count():
@@ -121,7 +121,7 @@ class Text:
             begin = int(begins[place])
             self._gather(begin, begin + int(lengths[place]))
 
-    def group(self, tokens: array[int]) -> Group | None:
+    def group(self, tokens: array[int]) -> PrefixFollowers | None:
         """Return the followers of these ``before`` tokens, ``None`` if there are none."""
         begin, stop = self._sequences.find(tokens)
         if begin == stop:
@@ -139,14 +139,14 @@ class Text:
             return self._gather(begin, stop)
         following = self.tokens.data
         last = {following[place]: place for place in places}
-        return Group([*last], [*last.values()], min(last.values()))
+        return PrefixFollowers([*last], [*last.values()], min(last.values()))
 
     def _followed(self, begin: int, stop: int) -> Numbers:
         """Return the indices of the followers; the end of the text has none."""
         places = self._sequences.ends(slice(begin, stop))
         return places[: len(places) - int(places[-1] == len(self.tokens))]
 
-    def _gather(self, begin: int, stop: int) -> Group:
+    def _gather(self, begin: int, stop: int) -> PrefixFollowers:
         """Return a large group, which is kept."""
         import numpy as np
 
@@ -160,11 +160,11 @@ class Text:
         last = np.ones(len(ids), dtype=bool)
         np.not_equal(ids[1:], ids[:-1], out=last[:-1])
         places = packed[last] & ((1 << bits) - 1)
-        group = self._groups[begin] = Group(ids[last], places, int(places.min()))
+        group = self._groups[begin] = PrefixFollowers(ids[last], places, int(places.min()))
         return group
 
     def later(
-        self, group: Group, since: int, whitelist: frozenset[int], vocab_size: int
+        self, group: PrefixFollowers, since: int, whitelist: frozenset[int], vocab_size: int
     ) -> Iterator[Collection[int]]:
         """Yield the followers of a large group since an index, equal objects for all copies.
 
@@ -219,17 +219,17 @@ def _bannable(whitelist: frozenset[int], vocab_size: int) -> Any:
     return free
 
 
-_texts: ReadPrompts[Text] = ReadPrompts()
+_texts: ReadPrompts[NgramIndex] = ReadPrompts()
 
 
-def text_of(token_ids: Sequence[int], start: int, before: int, third: int) -> Text:
+def text_of(token_ids: Sequence[int], start: int, before: int, third: int) -> NgramIndex:
     """Return the index of the end of a prompt, the same object for all its copies.
 
     Args:
         token_ids: The prompt; fastest as an array of 64 bits.
         start: Index of the first token that counts.
-        before: As for :class:`Text`.
-        third: As for :class:`Text`.
+        before: As for :class:`NgramIndex`.
+        third: As for :class:`NgramIndex`.
     """
     tokens = numbers_of(token_ids, start)
-    return _texts.of(tokens, (before, third), lambda text: Text(text, before, third))
+    return _texts.of(tokens, (before, third), lambda text: NgramIndex(text, before, third))

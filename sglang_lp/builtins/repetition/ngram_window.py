@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from sglang_lp.builtins.repetition.ngram_index import Text, text_of
+from sglang_lp.builtins.repetition.ngram_index import NgramIndex, text_of
 
 if TYPE_CHECKING:
     from sglang_lp.request import Request
@@ -21,14 +21,14 @@ _SMALL = 96
 _WIDTH = 8
 
 
-class State(StrEnum):
+class WindowState(StrEnum):
     """The states of :class:`Window`."""
 
     QUIET = "quiet"
     DUE = "due"
 
 
-class History(NamedTuple):
+class CountedTokens(NamedTuple):
     """The tokens of a request that count."""
 
     prompt_ids: Sequence[int]
@@ -62,9 +62,9 @@ class Window:
     """The tokens that have followed the newest n - 1 tokens within the window.
 
     Tokens are read from the request and have an index: the first of the prompt has 0. The n-grams
-    of the prompt are in a :class:`Text`, which copies of the prompt share. Those of the output are
-    in a dict: from the bytes of n - 1 tokens to the index of their follower, or to several. It has
-    at most as many entries as the window has tokens.
+    of the prompt are in a :class:`NgramIndex`, which copies of the prompt share. The n-grams of the
+    output are in a dict: from the bytes of n - 1 tokens to the index of their follower, or to
+    several. It has at most as many entries as the window has tokens.
 
     An n-gram cannot come again unless its thirds do. A third that is new to the window therefore
     makes the window ``QUIET``: no token completes an n-gram until that third is outside the newest
@@ -129,7 +129,7 @@ class Window:
         self._end = self._entered = self._prompt_end = len(prompt_ids)
         #: Index of the first token of ``_text``.
         self._start = max(0, self._end - self._window)
-        self._text: Text = text_of(prompt_ids, self._start, self._before, self._third_size)
+        self._text: NgramIndex = text_of(prompt_ids, self._start, self._before, self._third_size)
         #: Index after the newest third that was new to the window.
         self._new = self._start + self._text.new
         #: From the bytes of n - 1 tokens of the output to the index of their follower, or several.
@@ -148,21 +148,21 @@ class Window:
         )
 
     @property
-    def state(self) -> State:
+    def state(self) -> WindowState:
         """The state."""
-        return State.QUIET if self._end < self.due else State.DUE
+        return WindowState.QUIET if self._end < self.due else WindowState.DUE
 
     @property
     def due(self) -> int:
         """Index of the first token that could complete an n-gram of the window."""
         return self._new + self._before + 1 - self._third_size if self._third_size else 0
 
-    def fork(self, history: Request | History) -> Drafted:
+    def fork(self, history: Request | CountedTokens) -> Drafted:
         """Return a window that moves along a draft; the request's must not move meanwhile."""
         self._enter(history)  # once for all forks
         return Drafted(self, self._end, self._end)
 
-    def slide(self, history: Request | History, token_ids: Sequence[int]) -> None:
+    def slide(self, history: Request | CountedTokens, token_ids: Sequence[int]) -> None:
         """Take in the next tokens, which the history has as its last."""
         end = self._end
         self._end = end + len(token_ids)
@@ -171,7 +171,7 @@ class Window:
         if self._window > _SMALL:
             self._enter(history)
 
-    def _record_thirds(self, history: Request | History, end: int) -> None:
+    def _record_thirds(self, history: Request | CountedTokens, end: int) -> None:
         """Record the thirds that end in tokens from the index ``end`` on."""
         third = self._third_size
         begin = max(self._start, end + 1 - third)
@@ -195,7 +195,7 @@ class Window:
             if thirds[left] == number:
                 del thirds[left]
 
-    def _enter(self, history: Request | History) -> None:
+    def _enter(self, history: Request | CountedTokens) -> None:
         """Enter the n-grams that have ended since the last time and are in the window."""
         begin, end, before = self._entered, self._end, self._before
         # The first token that ends an n-gram of the window.
@@ -220,7 +220,7 @@ class Window:
             keys.append(key)
 
     def _enter_again(
-        self, history: Request | History, key: bytes, place: int, token_id: int
+        self, history: Request | CountedTokens, key: bytes, place: int, token_id: int
     ) -> None:
         """Record one more follower of n - 1 tokens."""
         known = self._followers[key]
@@ -235,7 +235,7 @@ class Window:
         else:
             known.add(token_id, place)
 
-    def _drop(self, history: Request | History, oldest: int) -> None:
+    def _drop(self, history: Request | CountedTokens, oldest: int) -> None:
         """Forget the followers before the index ``oldest``."""
         keys, followers = self._keys, self._followers
         for place in range(self._entered - len(keys), oldest):
@@ -249,7 +249,9 @@ class Window:
                 if not known.places:
                     del followers[key]
 
-    def banned(self, history: Request | History, vocab_size: int) -> Sequence[Collection[int]]:
+    def banned(
+        self, history: Request | CountedTokens, vocab_size: int
+    ) -> Sequence[Collection[int]]:
         """Return the tokens that would complete an n-gram of the window now, in several lists.
 
         Args:
@@ -261,7 +263,7 @@ class Window:
         return self.banned_at(history, self._end, self._end, vocab_size)
 
     def banned_at(
-        self, history: Request | History, entered: int, end: int, vocab_size: int
+        self, history: Request | CountedTokens, entered: int, end: int, vocab_size: int
     ) -> Sequence[Collection[int]]:
         """Return as :meth:`banned` after ``end`` tokens, of which ``entered`` have been entered.
 
@@ -340,20 +342,22 @@ class Drafted:
     def __repr__(self) -> str:
         return f"<Drafted {self._end - self._begin} tokens after {self._window}>"
 
-    def fork(self, _history: Request | History) -> Drafted:
+    def fork(self, _history: Request | CountedTokens) -> Drafted:
         """Return another drafted window at the same place."""
         return Drafted(self._window, self._begin, self._end)
 
-    def slide(self, _history: Request | History, token_ids: Sequence[int]) -> None:
+    def slide(self, _history: Request | CountedTokens, token_ids: Sequence[int]) -> None:
         """Take in drafted tokens."""
         self._end += len(token_ids)
 
-    def banned(self, history: Request | History, vocab_size: int) -> Sequence[Collection[int]]:
+    def banned(
+        self, history: Request | CountedTokens, vocab_size: int
+    ) -> Sequence[Collection[int]]:
         """Return the tokens that would complete an n-gram, as the window does."""
         return self._window.banned_at(history, self._begin, self._end, vocab_size)
 
 
-def _tokens(history: Request | History, start: int, stop: int) -> array[int]:
+def _tokens(history: Request | CountedTokens, start: int, stop: int) -> array[int]:
     """Return the tokens from the index ``start`` to before ``stop``, prompt and output in a row."""
     split = len(history.prompt_ids)
     if start >= split:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from sglang_lp.builtins.phase import PhasedParams
-from sglang_lp.builtins.repetition.ngram_window import Drafted, History, Window
+from sglang_lp.builtins.repetition.ngram_window import CountedTokens, Drafted, Window
 from sglang_lp.params import PositiveInt, TokenIdSet
 from sglang_lp.processor import LogitProcessor
 
@@ -33,7 +33,7 @@ class Scope(StrEnum):
     OUTPUT = "output"
 
 
-class Preset(StrEnum):
+class OcrPreset(StrEnum):
     """A model, and a kind of document."""
 
     DEEPSEEK_OCR = "deepseek-ocr"
@@ -46,7 +46,7 @@ class Preset(StrEnum):
     UNLIMITED_OCR_MULTI_PAGE = "unlimited-ocr-multi-page"
 
 
-class _Setting(NamedTuple):
+class _OcrSetting(NamedTuple):
     """The parameters of a preset, under their own names."""
 
     ngram_size: int
@@ -61,14 +61,14 @@ _CELLS = frozenset({128821, 128822})
 #: DeepSeek-OCR and their counterparts of DeepSeek-OCR-2; infer.py of Unlimited-OCR, for
 #: one page and for several.
 _SETTINGS = {
-    Preset.DEEPSEEK_OCR: _Setting(30, 90, _CELLS),
-    Preset.DEEPSEEK_OCR_PDF: _Setting(20, 50, _CELLS),
-    Preset.DEEPSEEK_OCR_EVAL: _Setting(40, 90, _CELLS),
-    Preset.DEEPSEEK_OCR_2: _Setting(20, 90, _CELLS),
-    Preset.DEEPSEEK_OCR_2_PDF: _Setting(20, 50, _CELLS),
-    Preset.DEEPSEEK_OCR_2_EVAL: _Setting(40, 90, _CELLS),
-    Preset.UNLIMITED_OCR: _Setting(35, 128, frozenset()),
-    Preset.UNLIMITED_OCR_MULTI_PAGE: _Setting(35, 1024, frozenset()),
+    OcrPreset.DEEPSEEK_OCR: _OcrSetting(30, 90, _CELLS),
+    OcrPreset.DEEPSEEK_OCR_PDF: _OcrSetting(20, 50, _CELLS),
+    OcrPreset.DEEPSEEK_OCR_EVAL: _OcrSetting(40, 90, _CELLS),
+    OcrPreset.DEEPSEEK_OCR_2: _OcrSetting(20, 90, _CELLS),
+    OcrPreset.DEEPSEEK_OCR_2_PDF: _OcrSetting(20, 50, _CELLS),
+    OcrPreset.DEEPSEEK_OCR_2_EVAL: _OcrSetting(40, 90, _CELLS),
+    OcrPreset.UNLIMITED_OCR: _OcrSetting(35, 128, frozenset()),
+    OcrPreset.UNLIMITED_OCR_MULTI_PAGE: _OcrSetting(35, 1024, frozenset()),
 }
 
 
@@ -110,7 +110,7 @@ class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
         ngram_size: NgramSize | None = None
         window_size: PositiveInt | None = None
         whitelist_token_ids: TokenIdSet | None = None
-        preset: Preset | None = None
+        preset: OcrPreset | None = None
         scope: Scope = Scope.ALL
 
         def __post_init__(self) -> None:
@@ -167,6 +167,6 @@ class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
         )
 
 
-def counted(request: Request) -> Request | History:
+def counted(request: Request) -> Request | CountedTokens:
     """Return the history that counts: the request's, or the request's without its prompt."""
-    return request if request.params.scope == Scope.ALL else History((), request.output_ids)
+    return request if request.params.scope == Scope.ALL else CountedTokens((), request.output_ids)

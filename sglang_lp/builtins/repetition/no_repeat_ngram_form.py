@@ -17,11 +17,11 @@ import numpy as np
 from sglang_lp.builtins.repetition.no_repeat_ngram import counted
 from sglang_lp.forms.bits import bits_of, has_bit
 from sglang_lp.forms.compiled import compiled
-from sglang_lp.forms.form import Form, Kind
+from sglang_lp.forms.form import EditKind, Form
 from sglang_lp.forms.out import ASKS, BAN, LACKS
 
 if TYPE_CHECKING:
-    from sglang_lp.forms.arena import Block
+    from sglang_lp.forms.arena import ArenaBlock
     from sglang_lp.forms.form import Group, Seen
     from sglang_lp.forms.out import Out
     from sglang_lp.request import Request
@@ -273,7 +273,7 @@ def _step(
 class NoRepeatNGramForm(Form):
     """Rows of the rule against repeated n-grams."""
 
-    edits = Kind.BANS
+    edits = EditKind.BANS
 
     def __init__(self) -> None:
         super().__init__()
@@ -285,7 +285,7 @@ class NoRepeatNGramForm(Form):
     def fits(self, params: Any, vocab_size: int) -> bool:
         return self.most(params) < vocab_size
 
-    def block(self, request: Request, limit: int) -> Block | None:
+    def block(self, request: Request, limit: int) -> ArenaBlock | None:
         params: Any = request.params
         size, window = params.ngram_size, params.window_size
         history = counted(request)

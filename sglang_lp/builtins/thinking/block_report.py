@@ -10,14 +10,14 @@ from sglang_lp.builtins.thinking.loops import ends_with_loop
 from sglang_lp.builtins.thinking.rules import close_by
 
 if TYPE_CHECKING:
-    from sglang_lp.builtins.thinking.blocks import Block
+    from sglang_lp.builtins.thinking.blocks import AnswerBlock
     from sglang_lp.builtins.thinking.params import BudgetParams
 
 
 def report_blocks(
     params: BudgetParams,
     closing: tuple[int, ...],
-    blocks: Sequence[Block],
+    blocks: Sequence[AnswerBlock],
     output_ids: Sequence[int],
     forced: Sequence[Sequence[int]],
 ) -> list[dict[str, Any]]:
@@ -45,7 +45,7 @@ def report_blocks(
     return reports
 
 
-def _is_over(params: BudgetParams, block: Block, spent: int) -> bool:
+def _is_over(params: BudgetParams, block: AnswerBlock, spent: int) -> bool:
     """Tell whether a block has as many tokens as it may have."""
     generated = block.tokens + min(0, block.start)
     return block.carried + block.tokens >= params.limit or spent + generated >= params.total
@@ -64,7 +64,7 @@ def _closing_begun(
     return begun
 
 
-def _rule(params: BudgetParams, block: Block, spent: int, output_ids: Sequence[int]) -> str:
+def _rule(params: BudgetParams, block: AnswerBlock, spent: int, output_ids: Sequence[int]) -> str:
     """Return the rule that closed a block after these tokens of the output."""
     inside = block.carried + len(output_ids) - block.start
     soft = params.soft_thinking_budget

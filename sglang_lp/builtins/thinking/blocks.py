@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sglang_lp.builtins.thinking.finder import Ended, Finder
 
 
-class Block(NamedTuple):
+class AnswerBlock(NamedTuple):
     """A thinking block of an answer.
 
     Attributes:
@@ -43,7 +43,7 @@ def find_blocks(
     *,
     inside: bool = False,
     counted: int | None = None,
-) -> list[Block]:
+) -> list[AnswerBlock]:
     """Return the blocks that have tokens in the output, in their order.
 
     Args:
@@ -62,10 +62,10 @@ def find_blocks(
         last = progress.last
         if last is not None and last is not before:
             start = last.opened - begun
-            found.append(Block(start, last.tokens, position, last.cause, waits, carried))
+            found.append(AnswerBlock(start, last.tokens, position, last.cause, waits, carried))
         waits, carried = progress.waits, progress.carried
     opened = progress.opened
     if progress.state.is_open and begun + len(output_ids) > max(opened, begun):
         tokens = begun + len(output_ids) - opened
-        found.append(Block(opened - begun, tokens, None, None, waits, carried))
+        found.append(AnswerBlock(opened - begun, tokens, None, None, waits, carried))
     return found

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _READ = 64
 
 
-class State(Enum):
+class ThinkingState(Enum):
     """The states of :class:`Progress`.
 
     Attributes:
@@ -33,8 +33,8 @@ class State(Enum):
         self.is_open = is_open
 
 
-_OUTSIDE, _OPENING, _INSIDE = State.OUTSIDE, State.OPENING, State.INSIDE
-_TOOL_CALL, _INSIDE_CALL = State.TOOL_CALL, State.INSIDE_CALL
+_OUTSIDE, _OPENING, _INSIDE = ThinkingState.OUTSIDE, ThinkingState.OPENING, ThinkingState.INSIDE
+_TOOL_CALL, _INSIDE_CALL = ThinkingState.TOOL_CALL, ThinkingState.INSIDE_CALL
 
 
 class EndedBlock(NamedTuple):

@@ -64,7 +64,7 @@ class DisallowedTokensLogitsProcessor(LogitProcessor):
             elif self.token_ids is None and not self.unmapped:
                 raise ValueError("token_ids: expected token_ids, texts or unmapped, got none")
 
-    class _Fitted(Params, frozen=True):
+    class Fitted(Params, frozen=True):
         """The parameters, with the end tokens that are banned where a client gets their names."""
 
         shown_ends: tuple[int, ...] = ()
@@ -94,7 +94,7 @@ class DisallowedTokensLogitsProcessor(LogitProcessor):
         changes["token_ids"] = (*token_ids,)
         if ends:
             kept = {name: getattr(given, name) for name in given.__struct_fields__}
-            return cls._Fitted(**{**kept, **changes, "shown_ends": (*ends,)})
+            return cls.Fitted(**{**kept, **changes, "shown_ends": (*ends,)})
         fitted: Parameters = msgspec.structs.replace(given, **changes)
         return fitted
 

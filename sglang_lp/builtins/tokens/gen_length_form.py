@@ -10,11 +10,11 @@ from sglang_lp.builtins.tokens.gen_length import UNIT
 from sglang_lp.edits import MAX_BIAS
 from sglang_lp.forms.arena import Arena
 from sglang_lp.forms.compiled import compiled
-from sglang_lp.forms.form import Form, Kind
+from sglang_lp.forms.form import EditKind, Form
 from sglang_lp.forms.out import ASKS, BIAS, LACKS
 
 if TYPE_CHECKING:
-    from sglang_lp.forms.arena import Block
+    from sglang_lp.forms.arena import ArenaBlock
     from sglang_lp.forms.form import Group, Seen
     from sglang_lp.forms.out import Out
     from sglang_lp.request import Request
@@ -77,7 +77,7 @@ def _step(
 class GenLengthForm(Form):
     """Rows of biases that grow with the answer."""
 
-    edits = Kind.BIASES
+    edits = EditKind.BIASES
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class GenLengthForm(Form):
     def most(self, params: Any) -> int:
         return len(params.eos_token_ids)
 
-    def block(self, request: Request, limit: int) -> Block | None:  # noqa: ARG002 - it is a position
+    def block(self, request: Request, limit: int) -> ArenaBlock | None:  # noqa: ARG002 - it is a position
         params = request.params
         ids = params.eos_token_ids
         tokens = self.arena.share(ids, lambda: ids)

@@ -8,11 +8,11 @@ import numpy as np
 
 from sglang_lp.forms.arena import Arena
 from sglang_lp.forms.compiled import compiled
-from sglang_lp.forms.form import Form, Kind
+from sglang_lp.forms.form import EditKind, Form
 from sglang_lp.forms.out import ASKS, BIAS, LACKS
 
 if TYPE_CHECKING:
-    from sglang_lp.forms.arena import Block
+    from sglang_lp.forms.arena import ArenaBlock
     from sglang_lp.forms.form import Group, Seen
     from sglang_lp.forms.out import Out
     from sglang_lp.request import Request
@@ -69,7 +69,7 @@ def _step(
 class ScheduledBiasForm(Form):
     """Rows of biases that change from token to token."""
 
-    edits = Kind.BIASES
+    edits = EditKind.BIASES
     reads_tokens = False
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class ScheduledBiasForm(Form):
     def most(self, params: Any) -> int:
         return len(params.token_ids)
 
-    def block(self, request: Request, limit: int) -> Block | None:  # noqa: ARG002 - it is a position
+    def block(self, request: Request, limit: int) -> ArenaBlock | None:  # noqa: ARG002 - it is a position
         params = request.params
         ids = params.token_ids
         tokens = self.arena.share(ids, lambda: ids)

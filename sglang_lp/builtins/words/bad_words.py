@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _Texts: TypeAlias = "tuple[BannedTexts | WholeWords, ...]"
 
 
-class _Progress:
+class _BannedProgress:
     """How much of a word the output has begun."""
 
     __slots__ = ("declared", "ends", "sequences", "state", "texts")
@@ -155,7 +155,7 @@ class BadWordsLogitProcessor(LogitProcessor):
         """Return the automaton of the token sequences."""
         return automaton_of(params.token_ids, params.lengths) if params.token_ids else None
 
-    def start(self, request: Request) -> _Progress:
+    def start(self, request: Request) -> _BannedProgress:
         """Look up the automata of the sequences and of the words."""
         params = request.params
         shown = shows_ends(getattr(request, "sampling", None))
@@ -163,7 +163,7 @@ class BadWordsLogitProcessor(LogitProcessor):
         ends = tuple(
             one.begin(request.prompt_ids) if params.across_prompt else one.start for one in texts
         )
-        return _Progress(self._sequences(params), texts, ends)
+        return _BannedProgress(self._sequences(params), texts, ends)
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Follow the output."""
@@ -175,7 +175,7 @@ class BadWordsLogitProcessor(LogitProcessor):
                 both = zip(progress.texts, progress.ends, strict=True)
                 progress.ends = tuple([one.step(end, token_id) for one, end in both])
 
-    def fork(self, request: Request) -> _Progress:
+    def fork(self, request: Request) -> _BannedProgress:
         """Copy the state; the automata are shared."""
         return copy(request.state)  # type: ignore[no-any-return]
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sglang_lp.forms.compiled import compiled
-from sglang_lp.forms.form import Form, Kind
+from sglang_lp.forms.form import EditKind, Form
 from sglang_lp.forms.out import BAN, LACKS
 
 if TYPE_CHECKING:
-    from sglang_lp.forms.arena import Block
+    from sglang_lp.forms.arena import ArenaBlock
     from sglang_lp.forms.form import Group, Seen
     from sglang_lp.forms.out import Out
     from sglang_lp.request import Request
@@ -93,7 +93,7 @@ def _step(
 class BadWordsForm(Form):
     """Rows of bad words."""
 
-    edits = Kind.BANS
+    edits = EditKind.BANS
 
     def fits(self, params: Any, vocab_size: int) -> bool:  # noqa: ARG002 - ids are of the vocabulary
         return params.words is None
@@ -101,7 +101,7 @@ class BadWordsForm(Form):
     def most(self, params: Any) -> int:
         return len(params.token_ids)
 
-    def block(self, request: Request, limit: int) -> Block | None:  # noqa: ARG002 - a state is all
+    def block(self, request: Request, limit: int) -> ArenaBlock | None:  # noqa: ARG002 - a state is all
         params, known = request.params, request.state
         key = params.token_ids, params.lengths
         shared = self.arena.share(key, lambda: _numbers_of(known.sequences))

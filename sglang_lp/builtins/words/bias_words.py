@@ -28,7 +28,7 @@ _Weight = Annotated[float, Meta(gt=0, le=MAX_BIAS)]
 _Weights = Annotated[tuple[_Weight, ...], Meta(min_length=1, max_length=_MAX_WORDS)]
 
 
-class _Progress:
+class _BiasedProgress:
     """How much of a word the output has begun, and the words that are still pushed."""
 
     __slots__ = ("parts", "place", "times", "wanted")
@@ -112,10 +112,10 @@ class BiasWordsLogitProcessor(LogitProcessor):
     def _parts(cls, params: Any, tokenizer: Any) -> NextParts:
         return next_parts(cls.__name__, "words", tokenizer, params.words, params.weights)
 
-    def start(self, request: Request) -> _Progress:
+    def start(self, request: Request) -> _BiasedProgress:
         """Look up the compiled words."""
         params = request.params
-        return _Progress(self._parts(params, request.tokenizer), (1 << len(params.words)) - 1)
+        return _BiasedProgress(self._parts(params, request.tokenizer), (1 << len(params.words)) - 1)
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Follow the output."""
@@ -124,10 +124,10 @@ class BiasWordsLogitProcessor(LogitProcessor):
             progress.place, ended = progress.parts.step(progress.place, token_id)
             progress.count(ended & progress.wanted, request.params.max_times)
 
-    def fork(self, request: Request) -> _Progress:
+    def fork(self, request: Request) -> _BiasedProgress:
         """Copy the state; the compiled words are shared."""
         progress = request.state
-        return _Progress(progress.parts, progress.wanted, progress.place, progress.times)
+        return _BiasedProgress(progress.parts, progress.wanted, progress.place, progress.times)
 
     def edit(self, request: Request, edits: Edits) -> None:
         """Add the bias of each next part, or rest once no word is pushed any more."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _MOST_SCORED = 64
 
 
-class _Kept:
+class _TokensByPlace:
     """The tokens allowed at each place, cached for all requests with these choices and ends."""
 
     def __init__(self, choices: Choices, eos: tuple[int, ...] | None, vocab_size: int) -> None:
@@ -46,7 +46,7 @@ class _Kept:
         return lasting([*dict.fromkeys((*known, *(ends or ())))])
 
 
-class _Progress:
+class _ChoiceProgress:
     """How far into the choices the output is."""
 
     __slots__ = ("choices", "done", "kept", "place")
@@ -55,7 +55,7 @@ class _Progress:
         self.choices = choices
         self.place = choices.start
         #: The tokens allowed at each place, once they are needed.
-        self.kept: _Kept | None = None
+        self.kept: _TokensByPlace | None = None
         #: Whether a choice was made and, if there are end tokens, ended.
         self.done = False
 
@@ -148,9 +148,9 @@ class ChoiceLogitProcessor(LogitProcessor):
             return text_choices(cls.__name__, tokenizer, params.choices)
         return token_choices(params.token_ids, params.lengths)
 
-    def start(self, request: Request) -> _Progress:
+    def start(self, request: Request) -> _ChoiceProgress:
         """Begin before the first token of a choice."""
-        return _Progress(self.compiled(request.params, request.tokenizer))
+        return _ChoiceProgress(self.compiled(request.params, request.tokenizer))
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Follow the choices.
@@ -176,7 +176,7 @@ class ChoiceLogitProcessor(LogitProcessor):
                     "expected the beginning of a choice; change the choices or resumed_tokens"
                 )
 
-    def fork(self, request: Request) -> _Progress:
+    def fork(self, request: Request) -> _ChoiceProgress:
         """Copy the state; the choices are shared."""
         return copy(request.state)  # type: ignore[no-any-return]
 
@@ -189,7 +189,7 @@ class ChoiceLogitProcessor(LogitProcessor):
             else:  # the answer goes on with ignore_eos, and is one of the choices all the same
                 edits.allow_only(eos)
             return
-        progress.kept = progress.kept or _Kept(progress.choices, eos, edits.vocab_size)
+        progress.kept = progress.kept or _TokensByPlace(progress.choices, eos, edits.vocab_size)
         edits.allow_only(progress.kept.at(progress.place))
 
     def foresee(self, request: Request) -> Iterator[int]:
@@ -213,7 +213,7 @@ class ChoiceLogitProcessor(LogitProcessor):
 
 @shared_by_copies
 def _ids_for(_choices: Choices, _eos: tuple[int, ...] | None, _vocab_size: int) -> KeptIds[Any]:
-    """Return the cache of :class:`_Kept`, one for all requests with these choices and ends."""
+    """Return the :class:`_TokensByPlace` of all requests with these choices and ends."""
     return KeptIds()
 
 

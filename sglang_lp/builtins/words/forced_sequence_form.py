@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sglang_lp.forms.compiled import compiled
-from sglang_lp.forms.form import Form, Kind
+from sglang_lp.forms.form import EditKind, Form
 from sglang_lp.forms.out import ASKS, FORCE, LACKS
 
 if TYPE_CHECKING:
-    from sglang_lp.forms.arena import Block
+    from sglang_lp.forms.arena import ArenaBlock
     from sglang_lp.forms.form import Group, Seen
     from sglang_lp.forms.out import Out
     from sglang_lp.request import Request
@@ -60,7 +60,7 @@ def _step(
 class ForcedSequenceForm(Form):
     """Rows of forced sequences."""
 
-    edits = Kind.FORCES
+    edits = EditKind.FORCES
     reads_tokens = False
 
     def fits(self, params: Any, vocab_size: int) -> bool:  # noqa: ARG002 - ids are of the vocabulary
@@ -69,7 +69,7 @@ class ForcedSequenceForm(Form):
     def most(self, params: Any) -> int:  # noqa: ARG002 - it is the same everywhere
         return 1
 
-    def block(self, request: Request, limit: int) -> Block | None:  # noqa: ARG002 - it is a position
+    def block(self, request: Request, limit: int) -> ArenaBlock | None:  # noqa: ARG002 - it is a position
         params = request.params
         shared = self.arena.share(params.token_ids, lambda: params.token_ids)
         after = -1 if params.eos_token_ids is None else params.eos_token_ids[0]

@@ -24,7 +24,7 @@ _Scripts = Annotated[tuple[_Script, ...], Meta(min_length=1, max_length=64)]
 _DelimiterText = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
-class _Progress:
+class _CharacterProgress:
     """The unfinished character that the output ends in."""
 
     __slots__ = ("banned", "declared", "pending")
@@ -105,17 +105,17 @@ class ScriptLogitProcessor(LogitProcessor):
     def _banned(cls, params: Any, tokenizer: Any) -> BannedScripts:
         return banned_scripts(cls.__name__, "scripts", tokenizer, params.scripts, params.mode)
 
-    def start(self, request: Request) -> _Progress:
+    def start(self, request: Request) -> _CharacterProgress:
         """Compile the ban."""
         banned = self._banned(request.params, request.tokenizer)
-        return _Progress(banned, banned.pending(b"", request.prompt_ids[-3:]))
+        return _CharacterProgress(banned, banned.pending(b"", request.prompt_ids[-3:]))
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Follow the unfinished character."""
         progress = request.state
         progress.pending = progress.banned.pending(progress.pending, token_ids)
 
-    def fork(self, request: Request) -> _Progress:
+    def fork(self, request: Request) -> _CharacterProgress:
         """Copy the state; the ban is shared."""
         return copy(request.state)  # type: ignore[no-any-return]
 

@@ -39,7 +39,7 @@ _NEXT_LINE = re.compile(rb"\}[^\S\n]*\n\s*\{")
 _AFTER_BRACE = re.compile(rb"\}\s*\Z")
 
 
-class _JsonLines:
+class _JsonLineStarts:
     """The tokens that begin a line with ``{`` after a line that ends with ``}``.
 
     Attributes:
@@ -70,8 +70,8 @@ class _JsonLines:
 
 
 @lru_cache(maxsize=4)
-def _json_lines_of(vocabulary: Vocabulary) -> _JsonLines:
-    return _JsonLines(vocabulary)
+def _json_lines_of(vocabulary: Vocabulary) -> _JsonLineStarts:
+    return _JsonLineStarts(vocabulary)
 
 
 class _Marks:
@@ -93,7 +93,7 @@ class _Marks:
         end: str,
         block_end: str,
         banned: BannedTexts,
-        lines: _JsonLines | None,
+        lines: _JsonLineStarts | None,
     ) -> None:
         self.tokens = tokens
         self.starts = frozenset(text.encode() for text in starts)

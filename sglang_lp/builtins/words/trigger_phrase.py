@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _LONGEST_SLEEP = 128
 
 
-class _Progress:
+class _TriggerProgress:
     """How far the trigger and the phrase have come."""
 
     __slots__ = ("begun", "is_open", "runs", "said", "times", "trigger", "unsettled")
@@ -151,10 +151,10 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
         made.exclusion_only = params.has_trigger
         return made
 
-    def start(self, request: Request) -> _Progress:
+    def start(self, request: Request) -> _TriggerProgress:
         """Begin outside the trigger."""
         runs = byte_runs_of(request.tokenizer)
-        return _Progress(self._trigger(request.params, request.tokenizer), runs)
+        return _TriggerProgress(self._trigger(request.params, request.tokenizer), runs)
 
     def advance(self, request: Request, token_ids: Sequence[int]) -> None:
         """Follow the trigger, or the phrase while it is being forced."""
@@ -177,7 +177,7 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
                 progress.said = -1
                 progress.is_open = bool(progress.runs.corrupting(phrase))
 
-    def fork(self, request: Request) -> _Progress:
+    def fork(self, request: Request) -> _TriggerProgress:
         """Copy the state; the trigger is shared."""
         return copy(request.state)  # type: ignore[no-any-return]
 

@@ -60,7 +60,7 @@ class PageServer(ThreadingHTTPServer):
         }
 
 
-class _Refused(Exception):
+class _RefusedPage(Exception):
     """A request of a browser that is not answered. Its arguments: a status and the reason."""
 
 
@@ -76,7 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, make: Callable[[str], tuple[str, str]]) -> None:
         try:
             status, kind, text = HTTPStatus.OK, *make(self._name())
-        except _Refused as refusal:
+        except _RefusedPage as refusal:
             status, why = refusal.args
             kind, text = _JSON, orjson.dumps({"error": why}).decode()
         content = text.encode()
@@ -99,39 +99,43 @@ class _Handler(BaseHTTPRequestHandler):
         """Return the rest of the path, after the secret.
 
         Raises:
-            _Refused: The request is for another host, or does not know the secret.
+            _RefusedPage: The request is for another host, or does not know the secret.
         """
         host, place = self.headers.get("Host", ""), self.server.place
         if host != self.server.host:
-            raise _Refused(
+            raise _RefusedPage(
                 HTTPStatus.FORBIDDEN, f"Host: expected {self.server.host}, got {shown(host)}"
             )
         if not hmac.compare_digest(self.path[: len(place)].encode(), place.encode()):
-            raise _Refused(HTTPStatus.NOT_FOUND, "expected the address that sglang-lp try printed")
+            raise _RefusedPage(
+                HTTPStatus.NOT_FOUND, "expected the address that sglang-lp try printed"
+            )
         return self.path[len(place) :]
 
     def _get(self, name: str) -> tuple[str, str]:
         if name == "offer":
             return _JSON, orjson.dumps(self.server.target.offer()).decode()
         if name not in self.server.files:
-            raise _Refused(HTTPStatus.NOT_FOUND, f"there is no {shown(name)}")
+            raise _RefusedPage(HTTPStatus.NOT_FOUND, f"there is no {shown(name)}")
         return self.server.files[name]
 
     def _post(self, name: str) -> tuple[str, str]:
         origin, kind = self.headers.get("Origin", ""), self.headers.get("Content-Type", "")
         if origin != f"http://{self.server.host}":
-            raise _Refused(HTTPStatus.FORBIDDEN, f"Origin: expected this page, got {shown(origin)}")
+            raise _RefusedPage(
+                HTTPStatus.FORBIDDEN, f"Origin: expected this page, got {shown(origin)}"
+            )
         if kind != _JSON:
-            raise _Refused(
+            raise _RefusedPage(
                 HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
                 f"Content-Type: expected {_JSON}, got {shown(kind)}",
             )
         if name != "ask":
-            raise _Refused(HTTPStatus.NOT_FOUND, f"there is no {shown(name)}")
+            raise _RefusedPage(HTTPStatus.NOT_FOUND, f"there is no {shown(name)}")
         try:
             wish = msgspec.json.decode(self._body(), type=Wish)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise _Refused(HTTPStatus.BAD_REQUEST, f"the form: {error}") from None
+            raise _RefusedPage(HTTPStatus.BAD_REQUEST, f"the form: {error}") from None
         return _JSON, orjson.dumps(self.server.target.ask(wish)).decode()
 
     def _body(self) -> bytes:
@@ -139,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
         # Python reads no number of thousands of digits.
         is_number = given.isascii() and given.isdecimal() and len(given) <= _MAX_DIGITS
         if not (is_number and int(given) <= _MAX_BYTES):
-            raise _Refused(
+            raise _RefusedPage(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                 f"Content-Length: expected at most {_MAX_BYTES} bytes, got {shown(given)}",
             )

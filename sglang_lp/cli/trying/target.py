@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
 import msgspec
 
-from sglang_lp.cli.http import Answer, base_of, request, told
+from sglang_lp.cli.http import HttpAnswer, base_of, request, told
 from sglang_lp.cli.list import read_list
 from sglang_lp.cli.server_checks import model_name
 from sglang_lp.cli.trace import fetch_model, find_class
@@ -52,7 +52,7 @@ class Exchanged(NamedTuple):
     """A request, its answer, and the error if it was not answered with tokens."""
 
     body: Mapping[str, Any]
-    answer: Answer
+    answer: HttpAnswer
     error: str = ""
 
 
@@ -140,7 +140,7 @@ class Target:
         try:
             answer = request("POST", self._url, path, body)
         except SglangLpError as error:
-            return Exchanged(body, Answer(0, {}, None), str(error))
+            return Exchanged(body, HttpAnswer(0, {}, None), str(error))
         return Exchanged(body, answer, "" if answer.status == _OK else _message(answer))
 
     def _trace(self, edited: Exchanged, plain: Exchanged) -> str:
@@ -174,7 +174,7 @@ class Target:
         )
 
 
-def _message(answer: Answer) -> str:
+def _message(answer: HttpAnswer) -> str:
     """Return the message of a refusal; the whole answer if it has none."""
     body = answer.body
     if isinstance(body, dict):

@@ -26,7 +26,7 @@ _FAMILY = "sglang_lp_family"
 _GRACE = 2.0
 
 
-class _Family:
+class _RequestFamily:
     """The requests of one HTTP request; freed with SGLang's objects for them.
 
     Attributes:
@@ -60,7 +60,7 @@ class Families:
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
         #: By the client's ``rid``, where no request itself has that id.
-        self._named: WeakValueDictionary[str, _Family] = WeakValueDictionary()
+        self._named: WeakValueDictionary[str, _RequestFamily] = WeakValueDictionary()
 
     def begin(self, manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:
         """Begin a family with a body that SGLang is about to normalize.
@@ -70,7 +70,7 @@ class Families:
         """
         name = obj.rid if isinstance(obj.rid, str) else None
         self._check(manager, name)
-        setattr(obj, _FAMILY, _Family(name))
+        setattr(obj, _FAMILY, _RequestFamily(name))
 
     def join(self, _result: None, manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:
         """Add requests that SGLang has given ids."""

@@ -21,7 +21,7 @@ _STREAMS = b"text/event-stream", b"application/x-ndjson"
 _WRITTEN = (REPORT, "completion_tokens")
 
 
-class _Asked:
+class _AskedReports:
     """Reports that an HTTP request asked for, collected while it is answered.
 
     Attributes:
@@ -34,7 +34,7 @@ class _Asked:
     event = b""
 
 
-_asked: ContextVar[_Asked | None] = ContextVar("sglang_lp_asked", default=None)
+_asked: ContextVar[_AskedReports | None] = ContextVar("sglang_lp_asked", default=None)
 
 
 def ask(_serving: Any, request: Any, raw_request: Any = None) -> None:
@@ -99,7 +99,7 @@ class AnswerReports:
         self, scope: dict[str, Any], receive: Any, send: Callable[..., Awaitable[None]]
     ) -> None:
         """Answer a request, with its reports if the client asked for them."""
-        asked, held = _Asked(), []
+        asked, held = _AskedReports(), []
 
         async def sending(message: dict[str, Any]) -> None:
             reports = asked.reports
@@ -158,7 +158,7 @@ def _with_reports(answer: dict[str, Any], reports: Mapping[int, Any]) -> dict[st
     return answer
 
 
-def _in_event(asked: _Asked, reports: Mapping[int, Any], body: bytes) -> bytes:
+def _in_event(asked: _AskedReports, reports: Mapping[int, Any], body: bytes) -> bytes:
     """Return an event of a stream; the reports come with the last event."""
     if reports and body.startswith(b"event: response."):
         name, _, data = body.partition(b"\ndata: ")

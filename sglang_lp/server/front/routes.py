@@ -26,7 +26,7 @@ from sglang_lp.server.front.vertex import check_vertex
 from sglang_lp.server.versions import OLDEST
 
 
-class Kind(Enum):
+class RouteKind(Enum):
     """How a route treats a request that names a processor."""
 
     HONOURED = "runs processors"
@@ -35,7 +35,7 @@ class Kind(Enum):
     WITHOUT = "has no answer that a processor could edit"
 
 
-class Shape(NamedTuple):
+class BodyShape(NamedTuple):
     """Where the bodies of a route have a processor and its parameters.
 
     Attributes:
@@ -65,8 +65,8 @@ class Route(NamedTuple):
 
     path: str
     endpoint: str
-    kind: Kind
-    shape: Shape | None = None
+    kind: RouteKind
+    shape: BodyShape | None = None
     why: str = ""
     check: Callable[[Any], None] | None = None
     since: str = OLDEST
@@ -74,16 +74,16 @@ class Route(NamedTuple):
     needs: str | None = None
 
 
-_GENERATE = Shape(
+_GENERATE = BodyShape(
     "`custom_logit_processor`, and `custom_params` in `sampling_params`", check_generate
 )
-_OPENAI = Shape("`custom_logit_processor` and `custom_params`", check_openai)
-_VERTEX = Shape(
+_OPENAI = BodyShape("`custom_logit_processor` and `custom_params`", check_openai)
+_VERTEX = BodyShape(
     "`custom_logit_processor` in `parameters`, and `custom_params` in their `sampling_params`",
     check_vertex,
 )
 #: The ``ollama`` client sends no other fields than Ollama's, and any option.
-OLLAMA = Shape("`custom_logit_processor` and `custom_params` in `options`", check_ollama)
+OLLAMA = BodyShape("`custom_logit_processor` and `custom_params` in `options`", check_ollama)
 
 #: The route whose bodies are events of a WebSocket session.
 REALTIME = "openai_v1_realtime_transcription"
@@ -91,12 +91,12 @@ REALTIME = "openai_v1_realtime_transcription"
 _SCORES = "which generates no text"
 _HEARS = "which SGLang gives no processor"
 
-_Honoured = partial(Route, kind=Kind.HONOURED)
+_Honoured = partial(Route, kind=RouteKind.HONOURED)
 _Chat = partial(_Honoured, shape=_OPENAI, check=check_response_format)
-_Scoring = partial(Route, kind=Kind.REFUSED, why=_SCORES)
-_Hearing = partial(Route, kind=Kind.REFUSED, why=_HEARS)
-_Administrators = partial(Route, kind=Kind.ADMINISTRATORS)
-_Without = partial(Route, kind=Kind.WITHOUT)
+_Scoring = partial(Route, kind=RouteKind.REFUSED, why=_SCORES)
+_Hearing = partial(Route, kind=RouteKind.REFUSED, why=_HEARS)
+_Administrators = partial(Route, kind=RouteKind.ADMINISTRATORS)
+_Without = partial(Route, kind=RouteKind.WITHOUT)
 
 ROUTES: tuple[Route, ...] = (
     _Honoured("/generate", "generate_request", shape=_GENERATE),
@@ -234,7 +234,7 @@ def find(scope: Mapping[str, Any]) -> Route | None:
     if route is not None:
         return route
     path = getattr(scope.get("route"), "path", "this endpoint")
-    return Route(path, endpoint.__name__, Kind.REFUSED, why="which this toolkit does not know")
+    return Route(path, endpoint.__name__, RouteKind.REFUSED, why="which this toolkit does not know")
 
 
 def check(scope: Mapping[str, Any], body: Any) -> None:
@@ -261,7 +261,7 @@ def check_event(event: Any) -> None:
 def _check(route: Route, body: Any) -> None:
     if route.shape is not None:
         route.shape.check(body)
-    elif route.kind is Kind.REFUSED:
+    elif route.kind is RouteKind.REFUSED:
         refuse_named(body, route.path, route.why)
     if route.check is not None:
         route.check(body)

@@ -52,7 +52,7 @@ class _Choice(NamedTuple):
     spelled: list[_Ids] | None
 
 
-class _Scored(NamedTuple):
+class _ScoringRequest(NamedTuple):
     """A request whose choices are to be scored.
 
     Attributes:
@@ -107,7 +107,7 @@ def score_later(guard: Guard, obj: Any, tokenized: Any, intake: Intake, admitted
         else:
             count = sum(len(one.spelled or one.sequences) for one in choices)
             check_copies(len(tokenized.input_ids), count)
-            setattr(obj, _SCORED, _Scored(choices, params.pick, prefixes[0]))
+            setattr(obj, _SCORED, _ScoringRequest(choices, params.pick, prefixes[0]))
             return
     raise InvalidParameter(name, f"{(prefixes or [''])[0]}pick", f"{problem}, or leave it out")
 
@@ -145,7 +145,7 @@ def _choices(params: Any, tokenizer: Any, vocab_size: int | None) -> list[_Choic
 async def score(original: Callable[..., Awaitable[Any]], manager: Any, obj: Any) -> Any:
     """Tokenize a request, and score its choices before it runs: a hook."""
     tokenized = await original(manager, obj)
-    scored: _Scored | None = getattr(obj, _SCORED, None)
+    scored: _ScoringRequest | None = getattr(obj, _SCORED, None)
     if scored is None:
         return tokenized
     delattr(obj, _SCORED)  # copies of the request are not scored again

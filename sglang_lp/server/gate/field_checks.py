@@ -14,7 +14,7 @@ import numpy as np
 
 from sglang_lp.errors import RequestError, did_you_mean, shown
 from sglang_lp.params.messages import described
-from sglang_lp.server.gate.request_fields import BODY, GRAMMARS, SAMPLING, Row, names_of
+from sglang_lp.server.gate.request_fields import BODY, GRAMMARS, SAMPLING, FieldRow, names_of
 from sglang_lp.server.gate.stop_regex import check_stop_regex
 
 #: Length from which on NumPy checks a list of ids.
@@ -188,7 +188,7 @@ def check_token_ids(name: str, ids: Iterable[int | None], vocab_size: int) -> No
         )
 
 
-def _mirror(rows: Iterable[Row], names: Iterable[str], *, each: bool, strict: bool) -> Any:
+def _mirror(rows: Iterable[FieldRow], names: Iterable[str], *, each: bool, strict: bool) -> Any:
     """Return msgspec's type with the fields of some rows.
 
     Args:

@@ -53,7 +53,7 @@ class Effect(StrEnum):
     AFTER = "after the edits"
 
 
-class Row(NamedTuple):
+class FieldRow(NamedTuple):
     """Fields of one type and range.
 
     Attributes:
@@ -76,67 +76,69 @@ GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
 
 #: Fields of one text's ``sampling_params``.
 SAMPLING = (
-    Row("temperature", Annotated[float, Meta(ge=0, le=FLOAT_MAX)], Effect.AFTER),
-    Row("top_p", Annotated[float, Meta(ge=FLOAT_TINY, le=1)], Effect.AFTER),
-    Row("min_p", Annotated[float, Meta(ge=0, le=1)], Effect.AFTER),
-    Row("top_k", Annotated[int, Meta(ge=-1, le=_INT32)], Effect.AFTER),
-    Row("sampling_seed", Whole, Effect.AFTER),
-    Row("frequency_penalty presence_penalty", Penalty, Effect.BEFORE),
-    Row("repetition_penalty", Annotated[float, Meta(ge=_EPSILON, le=2)], Effect.BEFORE),
-    Row(
+    FieldRow("temperature", Annotated[float, Meta(ge=0, le=FLOAT_MAX)], Effect.AFTER),
+    FieldRow("top_p", Annotated[float, Meta(ge=FLOAT_TINY, le=1)], Effect.AFTER),
+    FieldRow("min_p", Annotated[float, Meta(ge=0, le=1)], Effect.AFTER),
+    FieldRow("top_k", Annotated[int, Meta(ge=-1, le=_INT32)], Effect.AFTER),
+    FieldRow("sampling_seed", Whole, Effect.AFTER),
+    FieldRow("frequency_penalty presence_penalty", Penalty, Effect.BEFORE),
+    FieldRow("repetition_penalty", Annotated[float, Meta(ge=_EPSILON, le=2)], Effect.BEFORE),
+    FieldRow(
         "logit_bias",
         dict[str, Annotated[float, Meta(ge=-MAX_BIAS, le=MAX_BIAS)]],
         Effect.BEFORE,
         vocabulary=True,
     ),
-    Row("min_new_tokens", Natural, Effect.BEFORE),
-    Row("stop_token_ids", list[Natural | None], Effect.BEFORE, vocabulary=True),
-    Row(" ".join(GRAMMARS), str, Effect.BEFORE),
-    Row("ebnf_full_assistant", bool, Effect.BEFORE),
-    Row("stop stop_regex", Stop | list[Stop]),
-    Row("max_new_tokens", Natural),
-    Row("n stream_interval beam_width", Positive),
-    Row("ignore_eos skip_special_tokens spaces_between_special_tokens no_stop_trim", bool),
+    FieldRow("min_new_tokens", Natural, Effect.BEFORE),
+    FieldRow("stop_token_ids", list[Natural | None], Effect.BEFORE, vocabulary=True),
+    FieldRow(" ".join(GRAMMARS), str, Effect.BEFORE),
+    FieldRow("ebnf_full_assistant", bool, Effect.BEFORE),
+    FieldRow("stop stop_regex", Stop | list[Stop]),
+    FieldRow("max_new_tokens", Natural),
+    FieldRow("n stream_interval beam_width", Positive),
+    FieldRow("ignore_eos skip_special_tokens spaces_between_special_tokens no_stop_trim", bool),
     # Checked elsewhere: by processors, and by SGLang as it reads them.
-    Row("custom_params watermark", Any),
+    FieldRow("custom_params watermark", Any),
     # SGLang makes them of other fields.
-    Row("stop_strs stop_regex_strs stop_str_max_len stop_regex_max_len is_normalized", None),
+    FieldRow("stop_strs stop_regex_strs stop_str_max_len stop_regex_max_len is_normalized", None),
 )
 
 #: Fields of a body that SGLang's endpoints and ``Engine`` make for the tokenizer's process.
 BODY = (
-    Row("rid extra_key cache_salt lora_path lora_id", str, each=True),
-    Row("text", str, each=True),
-    Row("input_ids", Any, each=True, vocabulary=True),
-    Row("sampling_params", Any, each=True),
-    Row("return_logprob return_sampling_mask", bool, each=True),
-    Row("sampling_logprobs_mode", Literal["selected", "full"], each=True),
-    Row("logprob_start_len", Annotated[int, Meta(ge=-1, le=_INT32)], each=True),
-    Row("top_logprobs_num", Natural, each=True, vocabulary=True),
-    Row("token_ids_logprob", list[Natural], each=True, vocabulary=True),
-    Row("return_hidden_states", bool | str, each=True),
+    FieldRow("rid extra_key cache_salt lora_path lora_id", str, each=True),
+    FieldRow("text", str, each=True),
+    FieldRow("input_ids", Any, each=True, vocabulary=True),
+    FieldRow("sampling_params", Any, each=True),
+    FieldRow("return_logprob return_sampling_mask", bool, each=True),
+    FieldRow("sampling_logprobs_mode", Literal["selected", "full"], each=True),
+    FieldRow("logprob_start_len", Annotated[int, Meta(ge=-1, le=_INT32)], each=True),
+    FieldRow("top_logprobs_num", Natural, each=True, vocabulary=True),
+    FieldRow("token_ids_logprob", list[Natural], each=True, vocabulary=True),
+    FieldRow("return_hidden_states", bool | str, each=True),
     # Positions in the prompt, compared with it once it is tokenized.
-    Row("token_indices_to_pool multi_item_delimiter_indices", list[Natural], each=True),
-    Row("bootstrap_host bootstrap_pair_key", str, each=True),
-    Row("bootstrap_port decode_tp_size", Natural, each=True),
-    Row("bootstrap_room", Annotated[int, Meta(ge=0, le=_INT64)], each=True),
-    Row("routed_dp_rank data_parallel_rank disagg_prefill_dp_rank", Whole),
-    Row("routed_experts_start_len embed_override_token_id", Natural),
-    Row("max_thinking_tokens priority dimensions", Whole),
-    Row("max_dynamic_patch min_dynamic_patch", Natural),
-    Row("image_max_dynamic_patch video_max_dynamic_patch", Natural),
-    Row("session_id routing_key conversation_id", str),
-    Row("session_params", Session),
-    Row("custom_labels", dict[str, str]),
-    Row("external_trace_header", dict[str, Any]),
-    Row("received_time", Finite),
-    Row("stream log_metrics background require_reasoning no_logs use_audio_in_video", bool),
-    Row("return_text_in_logprobs return_flat_raw_top_logprobs return_entropy return_bytes", bool),
-    Row("return_flat_raw_output_top_logprobs return_flat_raw_top_logprobs_b64", bool),
-    Row("return_routed_experts return_indexer_topk return_prompt_token_ids", bool),
-    Row("return_pooled_hidden_states is_cross_encoder_request need_wait_for_mm_inputs", bool),
+    FieldRow("token_indices_to_pool multi_item_delimiter_indices", list[Natural], each=True),
+    FieldRow("bootstrap_host bootstrap_pair_key", str, each=True),
+    FieldRow("bootstrap_port decode_tp_size", Natural, each=True),
+    FieldRow("bootstrap_room", Annotated[int, Meta(ge=0, le=_INT64)], each=True),
+    FieldRow("routed_dp_rank data_parallel_rank disagg_prefill_dp_rank", Whole),
+    FieldRow("routed_experts_start_len embed_override_token_id", Natural),
+    FieldRow("max_thinking_tokens priority dimensions", Whole),
+    FieldRow("max_dynamic_patch min_dynamic_patch", Natural),
+    FieldRow("image_max_dynamic_patch video_max_dynamic_patch", Natural),
+    FieldRow("session_id routing_key conversation_id", str),
+    FieldRow("session_params", Session),
+    FieldRow("custom_labels", dict[str, str]),
+    FieldRow("external_trace_header", dict[str, Any]),
+    FieldRow("received_time", Finite),
+    FieldRow("stream log_metrics background require_reasoning no_logs use_audio_in_video", bool),
+    FieldRow(
+        "return_text_in_logprobs return_flat_raw_top_logprobs return_entropy return_bytes", bool
+    ),
+    FieldRow("return_flat_raw_output_top_logprobs return_flat_raw_top_logprobs_b64", bool),
+    FieldRow("return_routed_experts return_indexer_topk return_prompt_token_ids", bool),
+    FieldRow("return_pooled_hidden_states is_cross_encoder_request need_wait_for_mm_inputs", bool),
     # SGLang's processes tell each other.
-    Row("http_worker_ipc num_items_assigned encoder_urls", None),
+    FieldRow("http_worker_ipc num_items_assigned encoder_urls", None),
 )
 
 
@@ -152,7 +154,7 @@ class Owner(NamedTuple):
     """
 
     path: str
-    rows: tuple[Row, ...] = ()
+    rows: tuple[FieldRow, ...] = ()
     routes: tuple[str, ...] = ()
     renamed: Mapping[str, str] = {}
     unchecked: str = ""
@@ -327,7 +329,7 @@ CLASSES = (
 )
 
 
-def names_of(rows: tuple[Row, ...]) -> dict[str, Row]:
+def names_of(rows: tuple[FieldRow, ...]) -> dict[str, FieldRow]:
     """Return the row of each field."""
     return {name: row for row in rows for name in row.names.split()}
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp._engine.apply.device import Copy
 from sglang_lp._engine.history.drafts import Drafts
-from sglang_lp.server.scheduler.known_drafts import Known, foresee
+from sglang_lp.server.scheduler.known_drafts import KnownDrafts, foresee
 from sglang_lp.server.scheduler.speculation import has_processors
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class ChainSteps:
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self._step: _Step | None = None
+        self._step: _VerifyStep | None = None
 
     def begin(self, verify_input: Any, batch: Any, *_args: Any, **_kwargs: Any) -> None:
         """Start the copy of the drafted tokens to the host, before the forward pass starts."""
@@ -55,7 +55,7 @@ class ChainSteps:
         except Exception:
             logger.exception("sglang-lp: a step reads its drafts later than it should")
         masked = [req.grammar is not None for req in batch.reqs] if batch.has_grammar else ()
-        self._step = _Step(copy, layout is not None, masked, known)
+        self._step = _VerifyStep(copy, layout is not None, masked, known)
 
     def accept_block(
         self,
@@ -95,7 +95,7 @@ class ChainSteps:
         )
 
 
-class _Step(NamedTuple):
+class _VerifyStep(NamedTuple):
     """A verify step that has begun.
 
     Attributes:
@@ -108,7 +108,7 @@ class _Step(NamedTuple):
     copy: Copy | None
     ragged: bool
     masked: Sequence[bool]
-    known: Known | None
+    known: KnownDrafts | None
 
     def drafts(self, width: int, token_ids: torch.Tensor) -> Drafts:
         """Wait for the copy, and return the chains.

@@ -22,7 +22,7 @@ from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp.closing.keeping import Keeping
 from sglang_lp.closing.plans import Json, Plans
 from sglang_lp.closing.row import ClosingRow
-from sglang_lp.closing.vocabulary import Vocabulary
+from sglang_lp.closing.vocabulary import GrammarVocabulary
 from sglang_lp.errors import RequestError, SglangLpError, Unsupported
 from sglang_lp.faults import from_signal
 from sglang_lp.params import WHOLE
@@ -336,14 +336,14 @@ def _plan(backend: Any, compiled: Any, kind: str, banned: frozenset[int]) -> _Ma
     return _Made(plans, len(plans) if isinstance(plans, str) else plans.nbytes)
 
 
-def _vocabulary_of(backend: Any, compiled: Any) -> Vocabulary:
+def _vocabulary_of(backend: Any, compiled: Any) -> GrammarVocabulary:
     """Return the vocabulary of SGLang's grammar backend, made once, from one of its grammars."""
     xgrammar = getattr(backend, "grammar_backend", backend)
-    found: Vocabulary | None = getattr(xgrammar, _VOCABULARY, None)
+    found: GrammarVocabulary | None = getattr(xgrammar, _VOCABULARY, None)
     if found is None:
         stops = xgrammar.override_stop_tokens
         stops = [stops] if isinstance(stops, int) else stops
-        found = Vocabulary.of_tokenizer(compiled.tokenizer_info, stops)
+        found = GrammarVocabulary.of_tokenizer(compiled.tokenizer_info, stops)
         setattr(xgrammar, _VOCABULARY, found)
     return found
 

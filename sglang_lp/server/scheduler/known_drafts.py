@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Known(NamedTuple):
+class KnownDrafts(NamedTuple):
     """Known tokens of the drafts of a batch, on the device.
 
     Attributes:
@@ -77,7 +77,7 @@ class Known(NamedTuple):
         rows.scatter_(2, chosen, before.masked_fill(self.places[:, :, None], own))
 
 
-def foresee(batch: Any, drafted: int) -> Known | None:
+def foresee(batch: Any, drafted: int) -> KnownDrafts | None:
     """Return the known tokens of a batch's drafts; ``None``, and no kernel, if there are none.
 
     Exception: requests with a grammar keep their drafts, which the grammar has already followed.
@@ -93,7 +93,7 @@ def foresee(batch: Any, drafted: int) -> Known | None:
         return None
 
 
-def _known(batch: Any, drafted: int) -> Known | None:
+def _known(batch: Any, drafted: int) -> KnownDrafts | None:
     # The host has not seen the newest step, so drafts may begin up to a whole chain later.
     reach = 2 * drafted + 1
     forced = _forced(batch, reach)
@@ -110,7 +110,7 @@ def _known(batch: Any, drafted: int) -> Known | None:
     at = lengths[:, None] - sent[:, :1] + torch.arange(1, drafted + 1, device=lengths.device)
     inside = (at >= 0) & (at < reach)
     token_ids = sent[:, 1:].gather(1, at.clamp(0, reach - 1))
-    return Known(token_ids, inside & (token_ids >= 0))
+    return KnownDrafts(token_ids, inside & (token_ids >= 0))
 
 
 def _forced(batch: Any, count: int) -> dict[int, tuple[int, Sequence[int]]]:

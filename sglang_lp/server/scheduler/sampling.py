@@ -168,7 +168,7 @@ class Steps:
         if not any(map(_reads_request, [row for row in rows if row is not None and row.dense])):
             return custom_params
         return [
-            {**params, "__req__": _Whole(row.source, self._pending.of(row.source))}
+            {**params, "__req__": _RequestWithPending(row.source, self._pending.of(row.source))}
             if row is not None and _reads_request(row)
             else params
             for params, row in zip(custom_params, rows, strict=True)
@@ -179,7 +179,7 @@ def _reads_request(row: Row) -> bool:
     return any(turn.reads_request for turn in row.turns)
 
 
-class _Whole:
+class _RequestWithPending:
     """SGLang's request with pending tokens in ``output_ids``."""
 
     def __init__(self, req: Any, pending: Sequence[int]) -> None:

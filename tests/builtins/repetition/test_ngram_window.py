@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sglang_lp.builtins import DeepseekOCRNoRepeatNGramLogitProcessor
 from sglang_lp.builtins.repetition import ngram_index
-from sglang_lp.builtins.repetition.ngram_window import History, State, Window
+from sglang_lp.builtins.repetition.ngram_window import CountedTokens, Window, WindowState
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.links import prepare
 from sglang_lp.request import Request
@@ -321,7 +321,7 @@ def test_sequences_that_a_number_takes_for_each_other_are_told_apart_by_another(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ngram_index, "draw", poorly)
-        found = ngram_index.Text(array("q", text).tobytes(), before, before)
+        found = ngram_index.NgramIndex(array("q", text).tobytes(), before, before)
 
     sequences = {tuple(text[at : at + before]) for at in range(len(text) - before + 1)}
     event(f"{len(drawn)} numbers")
@@ -339,7 +339,7 @@ def test_sequences_that_a_number_takes_for_each_other_are_told_apart_by_another(
 def test_tokens_whose_number_is_that_of_others_have_not_been_there():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ngram_index, "draw", lambda *_: (1, 1))
-        found = ngram_index.Text(array("q", [1 << 40, 1 << 41, 7]).tobytes(), 2, 1)
+        found = ngram_index.NgramIndex(array("q", [1 << 40, 1 << 41, 7]).tobytes(), 2, 1)
 
     assert found.group(array("q", [1 << 40, 1 << 41])) is not None
     assert found.group(array("q", [1 << 41, 1 << 40])) is None
@@ -353,7 +353,7 @@ def test_a_text_whose_sequences_would_have_equal_sums_for_every_odd_number_is_in
     ones, others = np.maximum(difference, 0), np.maximum(-difference, 0)
     assert sum(int(one) * 5**at for at, one in enumerate(difference)) % 2**64 == 0
     text = array("q", [*ones, 7, *others, 8])
-    found = ngram_index.Text(text.tobytes(), 255, 85)
+    found = ngram_index.NgramIndex(text.tobytes(), 255, 85)
 
     assert found.group(text[:255]).ids == [7]
     assert found.group(text[256:511]).ids == [8]
@@ -366,15 +366,15 @@ def test_a_window_is_quiet_until_its_newest_new_third_has_left_the_newest_tokens
     output = array("q")
     for token_id in prompt[:40]:
         output.append(token_id)
-        window.slide(History(prompt, output), [token_id])
-        banned = [*chain.from_iterable(window.banned(History(prompt, output), VOCAB))]
+        window.slide(CountedTokens(prompt, output), [token_id])
+        banned = [*chain.from_iterable(window.banned(CountedTokens(prompt, output), VOCAB))]
 
         # The last new third ends with the ninth token: it has a token of the end of the prompt.
         due = len(output) >= 9 + 30 - 10
-        assert window.state is (State.DUE if due else State.QUIET)
+        assert window.state is (WindowState.DUE if due else WindowState.QUIET)
         assert banned == ([prompt[len(output)]] if len(output) >= 29 else [])
         assert repr(window).startswith(f"<Window {window.state} after {60 + len(output)} tokens")
 
     output.append(99)
-    window.slide(History(prompt, output), [99])
-    assert window.state is State.QUIET
+    window.slide(CountedTokens(prompt, output), [99])
+    assert window.state is WindowState.QUIET

@@ -3,7 +3,7 @@
 import pytest
 
 from sglang_lp.builtins.thinking.finder import BlockTokens, finder_for
-from sglang_lp.builtins.thinking.progress import Progress, State
+from sglang_lp.builtins.thinking.progress import Progress, ThinkingState
 from sglang_lp.served_model import ReasoningFormat
 from sglang_lp.text.vocabulary import Vocabulary
 
@@ -11,30 +11,30 @@ VOCABULARY = Vocabulary([b"x", b"<a>", b"</a>", b"<t>", b"</t>"])
 TEXT, START, END, TOOL, TOOL_END = range(5)
 #: For each state tokens that lead there, and whether the answer begins inside.
 WAYS = {
-    State.OUTSIDE: ([], False),
-    State.OPENING: ([], True),
-    State.INSIDE: ([START], False),
-    State.TOOL_CALL: ([START, TEXT, TOOL], False),
-    State.INSIDE_CALL: ([START, TEXT, TOOL, START], False),
+    ThinkingState.OUTSIDE: ([], False),
+    ThinkingState.OPENING: ([], True),
+    ThinkingState.INSIDE: ([START], False),
+    ThinkingState.TOOL_CALL: ([START, TEXT, TOOL], False),
+    ThinkingState.INSIDE_CALL: ([START, TEXT, TOOL, START], False),
 }
 #: The table; a token that is not listed leaves the state as it is.
 TABLE = {
-    (State.OUTSIDE, START): State.INSIDE,
-    (State.OPENING, START): State.INSIDE,
-    (State.OPENING, TEXT): State.INSIDE,
-    (State.OPENING, END): State.OUTSIDE,
-    (State.OPENING, TOOL): State.TOOL_CALL,
-    (State.INSIDE, END): State.OUTSIDE,
-    (State.INSIDE, TOOL): State.TOOL_CALL,
-    (State.TOOL_CALL, START): State.INSIDE_CALL,
-    (State.TOOL_CALL, TOOL_END): State.INSIDE,
-    (State.INSIDE_CALL, END): State.TOOL_CALL,
-    (State.INSIDE_CALL, TOOL): State.TOOL_CALL,
-    (State.INSIDE_CALL, TOOL_END): State.INSIDE,
+    (ThinkingState.OUTSIDE, START): ThinkingState.INSIDE,
+    (ThinkingState.OPENING, START): ThinkingState.INSIDE,
+    (ThinkingState.OPENING, TEXT): ThinkingState.INSIDE,
+    (ThinkingState.OPENING, END): ThinkingState.OUTSIDE,
+    (ThinkingState.OPENING, TOOL): ThinkingState.TOOL_CALL,
+    (ThinkingState.INSIDE, END): ThinkingState.OUTSIDE,
+    (ThinkingState.INSIDE, TOOL): ThinkingState.TOOL_CALL,
+    (ThinkingState.TOOL_CALL, START): ThinkingState.INSIDE_CALL,
+    (ThinkingState.TOOL_CALL, TOOL_END): ThinkingState.INSIDE,
+    (ThinkingState.INSIDE_CALL, END): ThinkingState.TOOL_CALL,
+    (ThinkingState.INSIDE_CALL, TOOL): ThinkingState.TOOL_CALL,
+    (ThinkingState.INSIDE_CALL, TOOL_END): ThinkingState.INSIDE,
 }
 
 
-def progress_in(state: State, *, tool_end: str = "</t>") -> Progress:
+def progress_in(state: ThinkingState, *, tool_end: str = "</t>") -> Progress:
     form = ReasoningFormat("<a>", "</a>", tool_starts=("<t>",), tool_end=tool_end)
     tokens, inside = WAYS[state]
     progress = Progress(
@@ -47,7 +47,7 @@ def progress_in(state: State, *, tool_end: str = "</t>") -> Progress:
 
 
 @pytest.mark.parametrize("token", range(5))
-@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("state", ThinkingState)
 def test_a_token_leads_to_the_state_of_the_table(state, token):
     progress = progress_in(state)
 
@@ -60,16 +60,16 @@ def test_a_token_leads_to_the_state_of_the_table(state, token):
 @pytest.mark.parametrize(
     ("state", "token", "tool_end", "inside"),
     [
-        (State.OPENING, START, "</t>", 0),
-        (State.OPENING, TEXT, "</t>", 1),
-        (State.INSIDE, START, "</t>", 1),
-        (State.INSIDE, TOOL, "</t>", 0),
-        (State.TOOL_CALL, TOOL_END, "</t>", 1),
-        (State.TOOL_CALL, END, "</t>", 1),
-        (State.TOOL_CALL, END, "", 0),
-        (State.INSIDE_CALL, END, "</t>", 0),
-        (State.INSIDE_CALL, TOOL, "</t>", 1),
-        (State.INSIDE_CALL, TOOL_END, "</t>", 2),
+        (ThinkingState.OPENING, START, "</t>", 0),
+        (ThinkingState.OPENING, TEXT, "</t>", 1),
+        (ThinkingState.INSIDE, START, "</t>", 1),
+        (ThinkingState.INSIDE, TOOL, "</t>", 0),
+        (ThinkingState.TOOL_CALL, TOOL_END, "</t>", 1),
+        (ThinkingState.TOOL_CALL, END, "</t>", 1),
+        (ThinkingState.TOOL_CALL, END, "", 0),
+        (ThinkingState.INSIDE_CALL, END, "</t>", 0),
+        (ThinkingState.INSIDE_CALL, TOOL, "</t>", 1),
+        (ThinkingState.INSIDE_CALL, TOOL_END, "</t>", 2),
     ],
 )
 def test_the_count_goes_on_as_the_table_says(state, token, tool_end, inside):
@@ -80,6 +80,6 @@ def test_the_count_goes_on_as_the_table_says(state, token, tool_end, inside):
     assert progress.inside == inside
 
 
-@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("state", ThinkingState)
 def test_a_debugger_shows_the_state(state):
     assert repr(progress_in(state)).startswith(f"<Progress {state.label} after")

@@ -17,7 +17,7 @@ from sglang_lp.server.front import routes
 from sglang_lp.server.front.bodies import Bodies
 from sglang_lp.server.front.header import add_middleware
 from sglang_lp.server.front.ollama import Ollama
-from sglang_lp.server.front.routes import ROUTES, Kind, Route, find
+from sglang_lp.server.front.routes import ROUTES, Route, RouteKind, find
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.trust import Policy
 
@@ -86,12 +86,12 @@ def test_each_route_treats_a_named_processor_by_its_row(client, route):
     misspelled = [post(client, route.path, body).status_code for body in (WRONG, ESCAPED)]
     named = post(client, route.path, NAMED)
 
-    checked = route.kind in {Kind.HONOURED, Kind.REFUSED}
+    checked = route.kind in {RouteKind.HONOURED, RouteKind.REFUSED}
     assert misspelled == [400 if checked or route.path in PARSING else 200] * 2
-    if route.kind is Kind.REFUSED:
+    if route.kind is RouteKind.REFUSED:
         assert f"no custom logit processor on {route.path}, {route.why}" in named.text
     others = {"/vertex_generate", "/api/chat", "/api/generate", *PARSING}
-    assert (named.status_code == 400) == (route.kind is Kind.REFUSED or route.path in others)
+    assert (named.status_code == 400) == (route.kind is RouteKind.REFUSED or route.path in others)
 
 
 def test_a_refusal_has_the_form_of_its_route_and_its_code(client):
@@ -157,8 +157,8 @@ def test_no_route_is_found_before_one_is_chosen():
 
 def test_every_row_that_runs_processors_says_where_and_every_other_why():
     for route in ROUTES:
-        assert (route.shape is not None) == (route.kind is Kind.HONOURED), route
-        assert bool(route.why) == (route.kind is Kind.REFUSED), route
+        assert (route.shape is not None) == (route.kind is RouteKind.HONOURED), route
+        assert bool(route.why) == (route.kind is RouteKind.REFUSED), route
         assert isinstance(route, Route)
 
 

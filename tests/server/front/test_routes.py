@@ -8,7 +8,7 @@ import pytest
 from packaging.version import Version
 from sglang.version import __version__ as installed
 
-from sglang_lp.server.front.routes import ROUTES, Kind, walk
+from sglang_lp.server.front.routes import ROUTES, RouteKind, walk
 
 FOUND = Version(installed)
 
@@ -43,7 +43,7 @@ def test_the_routes_that_sglang_leaves_open_without_a_key_are_an_administrators(
         for _, endpoint in walk(app)
         if getattr(endpoint, "_auth_level", None) is not None
     }
-    listed = {route.endpoint for route in due() if route.kind is Kind.ADMINISTRATORS}
+    listed = {route.endpoint for route in due() if route.kind is RouteKind.ADMINISTRATORS}
     unmarked = {"set_trace_level", "load_lora_adapter_from_tensors"}  # before 0.5.22
 
     assert marked == (listed - unmarked if Version("0.5.22") > FOUND else listed)

@@ -11,7 +11,7 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang_lp._engine.history.drafts import Drafts
 from sglang_lp.server.scheduler import chains as chains_module
 from sglang_lp.server.scheduler.chains import ChainSteps
-from sglang_lp.server.scheduler.known_drafts import Known
+from sglang_lp.server.scheduler.known_drafts import KnownDrafts
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.sampling import Steps as RealSteps
 from sglang_lp.server.scheduler.speculation import TreeSteps
@@ -170,7 +170,9 @@ def test_sglangs_own_calls_are_left_out_until_a_verify_step_is_over(monkeypatch,
 
 @pytest.mark.parametrize("drawn", [None, (torch.tensor([[[1], [2]]]), torch.ones(1, 2, 1) / 2)])
 def test_known_tokens_are_verified_and_seen_and_were_drafted_for_certain(monkeypatch, drawn):
-    known = Known(torch.tensor([[90, -1], [-1, 91]]), torch.tensor([[True, False], [False, True]]))
+    known = KnownDrafts(
+        torch.tensor([[90, -1], [-1, 91]]), torch.tensor([[True, False], [False, True]])
+    )
     monkeypatch.setattr(chains_module, "foresee", lambda _batch, drafted: known)
     steps, given, verified = Steps(), batch(), verify_input()
     given.spec_algorithm.is_dflash = lambda: True
