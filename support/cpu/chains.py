@@ -193,4 +193,4 @@ def _blind() -> None:
         wrong = [[chain[0], *reversed(chain[1:])] for chain in right.token_ids]
         return right._replace(token_ids=wrong)
 
-    vars(chains)["_Step"].drafts = drafts
+    vars(chains)["_VerifyStep"].drafts = drafts
