@@ -1,33 +1,44 @@
 """Links: the processors of one request with their parameters, from parsing to serving.
 
-The parameters of a link pass four stages: *parse* checks them against the schema, *fit* against
-the served model, *limit* against the length of the answer, and *serve* gives a request its own.
+The parameters pass four stages, the same for built-ins, adapted classes and chains:
+
+========= ==================================== =================================================
+stage     asks the class                       to
+========= ==================================== =================================================
+*parse*   ``parse_params``                     check them against its schema
+*fit*     ``fit_params``, and ``Params`` for   check them against the served model, and find text
+          the phase                            and phase in its vocabulary
+*limit*   ``limit_params``                     fit them to the number of tokens of the answer
+*serve*   ``serving``                          serve one request, with parameters of its own
+========= ==================================== =================================================
+
+Copies of a request are parsed and fitted once; a chain is parsed as one and gives its links.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.faults import UNNAMED, blaming
-from sglang_lp.params.parsed import fit_once
-from sglang_lp.request import History
+from sglang_lp.flags import Flags
+from sglang_lp.params import Parameters, unshared
+from sglang_lp.params.parsed import fit_once, parse_once
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sglang_lp.params import Parameters
     from sglang_lp.processor import LogitProcessor
     from sglang_lp.served_model import ServedModel
 
 __all__ = [
-    "Flags",
     "Link",
+    "Linked",
     "Phase",
     "Phases",
     "Serving",
     "fit",
-    "links_of",
+    "parse_links",
     "placed",
     "prepare",
     "serve",
@@ -101,32 +112,14 @@ class Link(NamedTuple):
     is_named: bool = True
 
 
-class Flags(NamedTuple):
-    """Flags of a processor, read once because a class may compute them.
+class Linked(Parameters, frozen=True):
+    """Parsed parameters of a chain.
 
-    Attributes are those of :class:`~sglang_lp.processor.LogitProcessor`.
+    Attributes:
+        linked: Its links.
     """
 
-    name: str
-    needs: History
-    tolerates_lag: bool
-    can_fork: bool
-    reads_prompt: bool
-    makes_object: bool
-    early: bool
-    exclusion_only: bool
-    finishes: bool
-    samples: bool
-    renormalizes: bool
-    reads_request: bool
-    dense: bool
-    edits: bool
-
-    @classmethod
-    def of(cls, processor: LogitProcessor) -> Self:
-        """Read the flags of a processor."""
-        name, *others = (getattr(processor, field) for field in cls._fields)
-        return cls(str(name), *others)
+    linked: tuple[Link, ...]
 
 
 class Serving(NamedTuple):
@@ -156,26 +149,33 @@ class Serving(NamedTuple):
         return self.known or Flags.of(self.processor)
 
     @property
-    def needs(self) -> History:
-        """How much of the history it needs: every token in a phase."""
-        return self.flags.needs if self.phase is None else History.TOKENS
-
-    @property
-    def reads_prompt(self) -> bool:
-        """Whether its start reads the whole prompt, as finding the phase does."""
-        return self.flags.reads_prompt or self.phase is not None
-
-    @property
-    def tolerates_lag(self) -> bool:
-        """Whether it edits without the newest token."""
-        if self.phase is not None:
-            return False
-        return self.flags.needs is not History.TOKENS or self.flags.tolerates_lag
+    def in_row(self) -> Flags:
+        """Flags of the processor in its place: in a phase, or in the whole answer."""
+        return self.flags if self.phase is None else self.flags.in_phase
 
     @property
     def name(self) -> str:
         """Its name in messages to the client."""
         return self.flags.name if self.is_named else UNNAMED
+
+
+def parse_links(
+    processor: type[LogitProcessor], custom_params: Any, vocab_size: int | None = None
+) -> list[Link]:
+    """Check parameters against the schema of a class; return its links, or the class itself.
+
+    Args:
+        processor: The class that a request names.
+        custom_params: The parameters of the request, or ``None``.
+        vocab_size: Number of logits in a row of the served model, if known.
+
+    Raises:
+        RequestError: They do not fit the class.
+        Exception: Raised by the class, as :func:`~sglang_lp.faults.blame` returns it.
+    """
+    with blaming(processor.__name__):
+        params = parse_once(processor, custom_params, vocab_size)
+    return [*params.linked] if isinstance(params, Linked) else [Link(processor, params)]
 
 
 def fit(link: Link, served: ServedModel) -> Link:
@@ -233,7 +233,7 @@ def serve(link: Link, limit: int | None = None, made: LogitProcessor | None = No
     with blaming(kind.__name__, is_named=link.is_named):
         if limit is not None:
             params = kind.limit_params(params, limit - link.skipped)
-        own = kind.own_params(params)
+        own = unshared(params)
         processor = (kind() if made is None else made).serving(own)
         flags = Flags.of(processor)
     is_link = bool(link.place)
@@ -267,13 +267,8 @@ def prepare(
     Raises:
         RequestError: The parameters do not fit the processor or the served model.
     """
-    params = processor.parse_params(custom_params, served.vocab_size)
+    kind = type(processor)
     return [
-        serve(fit(link, served), limit, processor if link.processor is type(processor) else None)
-        for link in links_of(type(processor), params)
+        serve(fit(link, served), limit, processor if link.processor is kind else None)
+        for link in parse_links(kind, custom_params, served.vocab_size)
     ]
-
-
-def links_of(processor: type[LogitProcessor], params: Parameters) -> Sequence[Link]:
-    """Return the links of a chain with parsed parameters; of another class, the class itself."""
-    return [Link(*one) for one in processor.links(params)]

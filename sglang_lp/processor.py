@@ -14,13 +14,11 @@ import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import msgspec
-
 from sglang_lp.computed import check_computed
-from sglang_lp.edits.ids import LONG, lasting
+from sglang_lp.edits.ids import lasting
 from sglang_lp.edits.recording import Recording
-from sglang_lp.params import Parameters, check_declared, check_vocabulary, parse, unshared
-from sglang_lp.params.parsed import parse_once
+from sglang_lp.params import Parameters, check_declared
+from sglang_lp.processor_base import ProcessorBase
 from sglang_lp.request import History
 from sglang_lp.wire.serialization import find_class, serialize, subclasses_of
 
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
     from sglang_lp.edits import Edits
     from sglang_lp.request import Request
     from sglang_lp.served_model import ServedModel
-    from sglang_lp.text.vocabulary import Vocabulary
 
 __all__ = [
     "LogitProcessor",
@@ -40,101 +37,72 @@ __all__ = [
     "subclasses_of",
 ]
 
-_LISTS = list, tuple
 
-
-class LogitProcessor:
+class LogitProcessor(ProcessorBase):
     """Base of every processor.
 
     Override :meth:`edit`; override :meth:`start` and :meth:`advance` if the processor keeps state.
     One instance serves many requests: keep nothing on the instance, return state from
     :meth:`start`. A processor that computes on whole rows overrides :meth:`__call__` instead.
 
+    Members that few classes need are in :class:`~sglang_lp.processor_base.ProcessorBase`: flags
+    that speculative decoding, beam searches and long prompts ask for, and
+    :meth:`~sglang_lp.processor_base.ProcessorBase.serving`, where flags depend on the parameters.
+
     Attributes:
         Params: Type of the parameters, checked in the client, at admission and in the scheduler.
+        example: ``custom_params`` to show in the documentation.
         needs: How much of the history :meth:`edit` needs.
-        tolerates_lag: Whether ``edit`` copes with ``request.exact`` being false. If so, a stock
-            server calls ``edit`` even when the newest token cannot be seen.
-        can_fork: Whether :meth:`fork` works. If not, servers with speculative decoding refuse
-            the processor.
-        reads_prompt: Whether :meth:`start` reads the whole prompt. With the plugin the request
-            then waits in the queue for its turn, because the tokens that are read between two
-            steps are bounded. A chain takes one such processor of each kind.
-        makes_object: Whether :meth:`start` runs a constructor of another engine's class. Its
-            request waits in the same way.
         early: Whether the edits of the first token depend only on parameters and prompt, and
             ``edit`` changes nothing but ``request.state`` there. The plugin then calls ``edit``
             before the first step. A class that overrides ``edit`` has to set it again.
         exclusion_only: Whether the processor only bans, allows and forces tokens or keeps those
             near the top, so that the remaining tokens keep their relative probabilities. SGLang's
             ``return_sampling_mask`` needs this of every processor. A class that overrides ``edit``
-            has to set it again; a class where it depends on the parameters sets it in
-            :meth:`serving`.
+            has to set it again.
         finishes: Whether :meth:`edit` may end the answer (``edits.finish``). A beam search takes no
-            such processor. A class where it depends on the parameters sets it in :meth:`serving`.
-        samples: Whether the edits are meant for an answer that is sampled token by token. A beam
-            search takes no such processor.
-        renormalizes: Whether the score of a beam is made of the probabilities among the tokens that
-            the edits leave, instead of the model's own. A class where it depends on the parameters
-            sets it in :meth:`serving`.
-        example: ``custom_params`` to show in the documentation.
+            such processor.
     """
 
+    # Parameters
+
     Params: ClassVar[type[Parameters]] = Parameters
-    needs: History = History.TOKENS
-    tolerates_lag: bool = False
-    can_fork: bool = True
-    reads_prompt: bool = False
-    makes_object: bool = False
-    early: bool = False
-    exclusion_only: bool = False
-    finishes: bool = False
-    samples: bool = False
-    renormalizes: bool = False
     example: ClassVar[Mapping[str, Any]] = {}
 
-    #: Whether the class overrides ``__call__``, and so may read SGLang's request.
-    reads_request: bool = False
-    #: Whether the processor computes on whole rows (overrides ``__call__`` or ``compute``), or
-    #: runs other processors that do.
-    dense: bool = False
-    #: Whether :meth:`edit` is called.
-    edits: bool = True
-    #: The engine's function for the rows of a step, set at the first :meth:`__call__`.
-    _edit_rows: Callable[[LogitProcessor, torch.Tensor, Sequence[Any]], None] | None = None
+    @classmethod
+    def fit_params(
+        cls,
+        params: Any,
+        served: ServedModel,  # noqa: ARG003 - for a class that overrides it
+    ) -> Parameters:
+        """Check parsed parameters against the served model, and resolve texts to tokens.
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        check_declared(cls)
-        if "edit" in vars(cls):
-            cls.early = vars(cls).get("early", False)
-            cls.exclusion_only = vars(cls).get("exclusion_only", False)
-        cls.reads_request = cls.__call__ is not LogitProcessor.__call__
-        cls.dense = cls.reads_request or cls.compute is not LogitProcessor.compute
-        cls.edits = not cls.dense
+        Called on the server once per process for a request and its copies. It must take
+        microseconds, so an override caches the answers of a tokenizer.
 
-    @property
-    def name(self) -> str:
-        """Class name, for messages."""
-        return type(self).__name__
-
-    @property
-    def kind(self) -> type:
-        """The class whose rows may share one call of ``compute``."""
-        return type(self)
-
-    # For a processor to override
-
-    def serving(self, params: Any) -> LogitProcessor:  # noqa: ARG002 - for a class that overrides it
-        """Return the processor for a request with these parameters, by default ``self``.
-
-        Override it where ``needs``, ``tolerates_lag``, ``exclusion_only``, ``finishes`` or
-        ``renormalizes`` depend on parameters.
+        :func:`sglang_lp.text.vocabulary.token_texts` says what each token of ``served.tokenizer``
+        spells.
 
         Args:
             params: Parsed parameters.
+            served: The served model, as far as it is known.
+
+        Returns:
+            Parameters of the same type.
+
+        Raises:
+            InvalidParameter: The parameters are for another model, or a text cannot be resolved.
         """
-        return self
+        return params  # type: ignore[no-any-return]
+
+    # Flags
+
+    needs: History = History.TOKENS
+    early: bool = False
+    exclusion_only: bool = False
+    finishes: bool = False
+
+    # One token after another
 
     def start(self, request: Request) -> Any:
         """Return the state of a request before its first generated token.
@@ -175,6 +143,8 @@ class LogitProcessor:
         """
         raise NotImplementedError(f"{self.name} overrides neither edit() nor __call__()")
 
+    # Beside the edits
+
     def foresee(self, request: Request) -> Iterable[int]:  # noqa: ARG002 - for a class that overrides it
         """Return the tokens that :meth:`edit` will force, from the next token on.
 
@@ -191,38 +161,6 @@ class LogitProcessor:
             Ids in ``[0, vocab)``; none by default.
         """
         return ()
-
-    def compute(
-        self,
-        logits: torch.Tensor,
-        requests: Sequence[Request],  # noqa: ARG002 - for a class that overrides it
-        custom_params: Sequence[Any],
-    ) -> torch.Tensor:
-        """Compute the rows of all requests of this kind at one step.
-
-        Override it in place of :meth:`__call__` where the class needs the requests and not only
-        ``custom_params``. If it raises, it is called again for each row, to find the request at
-        fault. With speculative decoding every node of a draft has a row and a request of its own,
-        parents before children; the state of such a request is a fork.
-
-        Args:
-            logits: Shape ``(rows, vocab)``, any float dtype: a copy that may be changed.
-            requests: The request of each row.
-            custom_params: The parameters of each row, as SGLang has them.
-
-        Returns:
-            The new rows: floats of the same shape on the same device.
-        """
-        return self(logits, custom_params)
-
-    def rewind(self, request: Request) -> None:
-        """Prepare to edit the same position again: SGLang dropped the token that it sampled.
-
-        Called after a retraction. ``request.state`` has not seen the dropped token.
-
-        Args:
-            request: The request.
-        """
 
     def explain(self, request: Request) -> str:  # noqa: ARG002 - for a class that overrides it
         """Return the reason for the last edits, in a few words for a trace of the answer.
@@ -259,7 +197,44 @@ class LogitProcessor:
         """
         return {}
 
+    # Whole rows
+
+    def compute(
+        self,
+        logits: torch.Tensor,
+        requests: Sequence[Request],  # noqa: ARG002 - for a class that overrides it
+        custom_params: Sequence[Any],
+    ) -> torch.Tensor:
+        """Compute the rows of all requests of this kind at one step.
+
+        Override it in place of :meth:`__call__` where the class needs the requests and not only
+        ``custom_params``. If it raises, it is called again for each row, to find the request at
+        fault. With speculative decoding every node of a draft has a row and a request of its own,
+        parents before children; the state of such a request is a fork.
+
+        Args:
+            logits: Shape ``(rows, vocab)``, any float dtype: a copy that may be changed.
+            requests: The request of each row.
+            custom_params: The parameters of each row, as SGLang has them.
+
+        Returns:
+            The new rows: floats of the same shape on the same device.
+        """
+        return self(logits, custom_params)
+
     # SGLang's contract
+
+    #: The engine's function for the rows of a step, set at the first :meth:`__call__`.
+    _edit_rows: Callable[[LogitProcessor, torch.Tensor, Sequence[Any]], None] | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        check_declared(cls)
+        if "edit" in vars(cls):
+            cls.early = vars(cls).get("early", False)
+            cls.exclusion_only = vars(cls).get("exclusion_only", False)
+        cls.reads_request = cls.__call__ is not LogitProcessor.__call__
+        cls.dense = cls.reads_request or cls.compute is not LogitProcessor.compute
 
     def __call__(
         self, logits: torch.Tensor, custom_param_list: Sequence[Any] | None = None
@@ -322,133 +297,3 @@ class LogitProcessor:
             PayloadRefused: The payload names another class.
         """
         return find_class(cls, json_str)()
-
-    # Called by admission and the scheduler
-
-    @classmethod
-    def parse_params(cls, custom_params: Any, vocab_size: int | None = None) -> Parameters:
-        """Check and type ``custom_params``.
-
-        Args:
-            custom_params: The parameters of a request, or ``None``.
-            vocab_size: Number of logits in a row of the served model, if known.
-
-        Returns:
-            Typed, immutable parameters.
-
-        Raises:
-            InvalidParameter: A parameter does not fit ``Params``.
-        """
-        if isinstance(custom_params, dict) and cls._takes_long(custom_params):
-            return parse_once(cls, custom_params, vocab_size, cls._parse)
-        return cls._parse(custom_params, vocab_size)
-
-    @classmethod
-    def read_of_prompt(cls, params: Any, length: int) -> int:  # noqa: ARG003 - some read a window
-        """Return how many tokens of a prompt :meth:`start` reads, by default all of them.
-
-        For a class with ``reads_prompt``: the tokens that are read between two steps are bounded.
-        A search that takes a fraction of the time of a token read in Python counts as less.
-
-        Args:
-            params: Parsed and fitted parameters.
-            length: Number of tokens of the prompt.
-        """
-        return length
-
-    @classmethod
-    def links(cls, params: Any) -> Sequence[tuple[type[LogitProcessor], Any, None, str]]:
-        """Return the processors that a request with these parameters runs, by default this class.
-
-        Args:
-            params: Parsed parameters.
-
-        Returns:
-            The entries of a :class:`sglang_lp.links.Link` for each.
-        """
-        return [(cls, params, None, "")]
-
-    @classmethod
-    def _parse(cls, custom_params: Any, vocab_size: int | None) -> Parameters:
-        """Check and type parameters that are not known from another copy of the request."""
-        params = parse(cls.Params, cls.__name__, custom_params)
-        if vocab_size is not None:
-            check_vocabulary(params, cls.__name__, vocab_size)
-        return params
-
-    @classmethod
-    def _takes_long(cls, custom_params: Mapping[str, Any]) -> bool:
-        """Return whether these parameters take longer to check, or to fit, than to compare."""
-        # No any(), which is slower: attach() has 5 µs (docs/performance.md).
-        for value in custom_params.values():
-            if isinstance(value, _LISTS) and (
-                len(value) >= LONG or (len(value) > 0 and isinstance(value[0], str))
-            ):
-                return True
-        return False
-
-    def plain(self, params: Any) -> dict[str, Any]:
-        """Return parsed parameters as plain values, for a class that overrides ``__call__``."""
-        return msgspec.to_builtins(params)  # type: ignore[no-any-return]
-
-    @classmethod
-    def warm(cls, vocabulary: Vocabulary) -> None:
-        """Fill caches that every request with this processor needs.
-
-        Called on a server that allows the class, before the server is ready, and again if the
-        server's tokenizer changes.
-
-        Args:
-            vocabulary: The tokens of the served model as bytes.
-        """
-
-    @classmethod
-    def fit_params(
-        cls,
-        params: Any,
-        served: ServedModel,  # noqa: ARG003 - for a class that overrides it
-    ) -> Parameters:
-        """Check parsed parameters against the served model, and resolve texts to tokens.
-
-        Called on the server once per process for a request and its copies. It must take
-        microseconds, so an override caches the answers of a tokenizer.
-
-        :func:`sglang_lp.text.vocabulary.token_texts` says what each token of ``served.tokenizer``
-        spells.
-
-        Args:
-            params: Parsed parameters.
-            served: The served model, as far as it is known.
-
-        Returns:
-            Parameters of the same type.
-
-        Raises:
-            InvalidParameter: The parameters are for another model, or a text cannot be resolved.
-        """
-        return params  # type: ignore[no-any-return]
-
-    @classmethod
-    def limit_params(
-        cls,
-        params: Any,
-        limit: int,  # noqa: ARG003 - for a class that overrides it
-    ) -> Any:
-        """Return the parameters for an answer that has a limit, by default as they are.
-
-        Override it where the edits depend on how many tokens are left.
-
-        Args:
-            params: Parsed and fitted; equal requests share them.
-            limit: Number of tokens after which the answer ends, resumed ones included.
-        """
-        return params
-
-    @classmethod
-    def own_params(cls, params: Any) -> Any:
-        """Return the parameters of one request, which its processor may change.
-
-        Args:
-            params: Parsed and fitted; equal requests share them.
-        """
-        return unshared(params)

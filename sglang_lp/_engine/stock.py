@@ -68,7 +68,7 @@ def _row_of(custom_params: Any, processor: LogitProcessor, vocab_size: int) -> R
             limit = getattr(getattr(source, "sampling_params", None), "max_new_tokens", None)
             servings = prepare(processor, custom_params, served, limit)
             for one in servings if source is None else ():
-                if one.needs is not History.NONE:
+                if one.in_row.needs is not History.NONE:
                     raise Unsupported(f"{one.name}: {_NO_HISTORY}")
         except RequestError as error:
             row = attach_row(custom_params, [Serving(processor, None)])

@@ -94,11 +94,6 @@ class AdaptedProcessor(LogitProcessor):
             PolicyError: The class cannot be made.
         """
 
-    @classmethod
-    def own_params(cls, params: Any) -> Any:
-        """Return the parameters as they are: the class gets a copy each time."""
-        return params
-
     def plain(self, params: Any) -> dict[str, Any]:
         """Return a copy of the parameters as they came, which the class may change."""
         return msgspec.to_builtins(params.values)  # type: ignore[no-any-return]

@@ -10,8 +10,7 @@ from msgspec import Meta
 
 from sglang_lp.builtins.homes import HOMES, load
 from sglang_lp.errors import InvalidParameter, PayloadRefused, shown
-from sglang_lp.faults import blaming
-from sglang_lp.links import placed
+from sglang_lp.links import Link, Linked, parse_links, placed
 from sglang_lp.params import MAX_TOKEN_IDS, Parameters, is_private, parse
 from sglang_lp.processor import LogitProcessor, subclasses_of
 
@@ -95,11 +94,6 @@ class ChainLogitProcessor(LogitProcessor):
 
         chain: Names
 
-    class _Linked(Params, frozen=True):
-        """The parameters with the class of each link and that link's parsed parameters."""
-
-        linked: tuple[tuple[type[LogitProcessor], Parameters], ...] = ()
-
     #: From the name of a link to its class; raises ``RequestError`` for one that may not run.
     _resolve: ClassVar[Callable[[str], type[LogitProcessor]]] = staticmethod(_find_imported)
 
@@ -123,12 +117,7 @@ class ChainLogitProcessor(LogitProcessor):
         return type(cls.__name__, (cls,), own)
 
     @classmethod
-    def _takes_long(cls, custom_params: Mapping[str, Any]) -> bool:  # noqa: ARG003 - always
-        """Links have schemas of their own."""
-        return True
-
-    @classmethod
-    def _parse(cls, custom_params: Any, vocab_size: int | None) -> Parameters:
+    def parse_params(cls, custom_params: Any, vocab_size: int | None = None) -> Linked:
         """Check the names of the links, and the parameters of each by its own schema."""
         own, given = cls._split(custom_params)
         params = parse(cls.Params, cls.__name__, own)
@@ -152,16 +141,16 @@ class ChainLogitProcessor(LogitProcessor):
                     f"{place}.{next(iter(given[place]))[:40]}",
                     f"there is no link {place}; the {len(params.chain)} links count from 0",
                 )
-        links: list[tuple[type[LogitProcessor], Parameters]] = []
+        links: list[Link] = []
         for place, name in enumerate(params.chain):
-            link = cls._find(place, name)
-            cls.check_link(link, [other for other, _ in links])
+            kind = cls._find(place, name)
+            cls.check_link(kind, [other.processor for other in links])
             try:
-                with blaming(link.__name__):
-                    links.append((link, link.parse_params(given.get(place, {}), vocab_size)))
+                (link,) = parse_links(kind, given.get(place, {}), vocab_size)
             except InvalidParameter as error:
                 raise placed(error, f"{place}.") from None
-        return cls._Linked(chain=params.chain, linked=tuple(links))
+            links.append(link._replace(place=f"{place}."))
+        return Linked(linked=tuple(links))
 
     @classmethod
     def _find(cls, place: int, name: str) -> type[LogitProcessor]:
@@ -176,11 +165,6 @@ class ChainLogitProcessor(LogitProcessor):
                 digest=refused.digest,
                 size=refused.size,
             ) from None
-
-    @classmethod
-    def links(cls, params: Any) -> Sequence[tuple[type[LogitProcessor], Any, None, str]]:
-        """Return the links with their parameters and places."""
-        return [(link, own, None, f"{place}.") for place, (link, own) in enumerate(params.linked)]
 
     @classmethod
     def _split(cls, custom_params: Any) -> tuple[Any, dict[int, dict[str, Any]]]:

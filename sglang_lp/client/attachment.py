@@ -13,6 +13,7 @@ from sglang_lp.client.answers import check_ran
 from sglang_lp.client.json_values import copy_value, to_json_value
 from sglang_lp.errors import InvalidParameter, RequestError, shown
 from sglang_lp.params import is_private, take_beside
+from sglang_lp.params.parsed import parse_once
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
@@ -239,7 +240,7 @@ class Attachment(msgspec.Struct, frozen=True):
                 )
         joined = given | self.custom_params
         if len(joined) > len(self._params) and issubclass(self.processor, LogitProcessor):
-            self.processor.parse_params(take_beside(joined)[0])
+            parse_once(self.processor, take_beside(joined)[0])
         fields["custom_params"] = joined
         return fields
 
@@ -281,7 +282,7 @@ def attach(
             raise InvalidParameter(cls.__name__, key, "reserved by SGLang; leave it out")
         params[key] = to_json_value(cls.__name__, key, value)
     if issubclass(cls, LogitProcessor):
-        cls.parse_params(params)
+        parse_once(cls, params)
     return Attachment(cls, to_str(), params)
 
 

@@ -11,7 +11,7 @@ from sglang_lp.builtins import ChainLogitProcessor
 from sglang_lp.builtins.thinking.delimiters import forget_answers
 from sglang_lp.client.json_values import to_json_value
 from sglang_lp.errors import InvalidParameter, RequestError
-from sglang_lp.links import Link, fit, links_of
+from sglang_lp.links import Link, fit, parse_links
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ def resolve_params(
         )
     forget_answers()
     served = served._replace(scores=True)  # by the server that gets the request
-    parsed = processor.parse_params(given, served.vocab_size)
-    fitted = [fit(link, served) for link in links_of(processor, parsed)]
+    fitted = [fit(link, served) for link in parse_links(processor, given, served.vocab_size)]
     found = {"chain": given["chain"]} if issubclass(processor, ChainLogitProcessor) else {}
     for link in fitted:
         own = {k.removeprefix(link.place): v for k, v in given.items() if k.startswith(link.place)}

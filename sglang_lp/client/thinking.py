@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sglang_lp import builtins
 from sglang_lp.client.attachment import Attachment
 from sglang_lp.errors import RequestError, shown
+from sglang_lp.links import parse_links
+from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
     from sglang_lp.builtins.thinking.blocks import AnswerBlock
@@ -80,16 +82,12 @@ def _find_budget(attachment: Any) -> Any:
     if isinstance(attachment, Attachment):
         processor = attachment.processor
         got = processor.__name__
-        if issubclass(processor, builtins.ThinkingBudgetLogitProcessor):
-            return processor.parse_params(attachment.custom_params)
-        if issubclass(processor, builtins.ChainLogitProcessor):
-            chain: Any = processor.parse_params(attachment.custom_params)
-            for link, own in chain.linked:
-                if issubclass(
-                    link, builtins.ThinkingBudgetLogitProcessor
-                ):  # a chain has one at most
-                    return own
-            got = "a chain without"
+        if issubclass(processor, LogitProcessor):
+            links = parse_links(processor, attachment.custom_params)
+            for link in links:  # a chain has one at most
+                if issubclass(link.processor, builtins.ThinkingBudgetLogitProcessor):
+                    return link.params
+            got = "a chain without" if links[0].place else got
     raise RequestError(
         f"thinking_blocks: expected a thinking budget, or a chain with one, got {got}; give "
         "the attachment of the budget itself"

@@ -8,14 +8,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.caches import Latest, packed
+from sglang_lp.edits.ids import LONG
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from sglang_lp.params import Parameters
+    from sglang_lp.processor_base import ProcessorBase
     from sglang_lp.served_model import ServedModel
 
 __all__ = ["fit_once", "forget", "parse_once"]
+
+_LISTS = list, tuple
 
 
 class _RequestParams:
@@ -47,28 +51,40 @@ def forget() -> None:
 
 
 def parse_once(
-    cls: type,
-    custom_params: Mapping[str, Any],
-    vocab_size: int | None,
-    parse: Callable[[Any, int | None], Parameters],
+    processor: type[ProcessorBase], custom_params: Any, vocab_size: int | None = None
 ) -> Parameters:
-    """Return parsed parameters, the same object for equal parameters of one class.
+    """Return the parsed parameters of a request, the same object for its copies.
 
     Args:
-        cls: The processor.
-        custom_params: The parameters of the request.
+        processor: The class.
+        custom_params: The parameters of the request, or ``None``.
         vocab_size: Number of logits in a row of the served model, if known.
-        parse: Called with both if the parameters are new.
+
+    Raises:
+        InvalidParameter: They do not fit the class.
     """
-    own = packed(custom_params)
+    own = packed(custom_params) if _takes_long(custom_params) else None
     if own is None:
-        return parse(custom_params, vocab_size)
-    key = cls, vocab_size, own
+        return processor.parse_params(custom_params, vocab_size)
+    key = processor, vocab_size, own
     known = _known.get(key)
     if known is None:
-        known = _RequestParams(parse(custom_params, vocab_size))
+        known = _RequestParams(processor.parse_params(custom_params, vocab_size))
         _known.keep(key, known)
     return known.params
+
+
+def _takes_long(custom_params: Any) -> bool:
+    """Tell whether parameters take longer to check, or to fit, than to compare."""
+    if not isinstance(custom_params, dict):
+        return False
+    # No any(), which is slower: attach() has 5 µs (docs/performance.md).
+    for value in custom_params.values():
+        if isinstance(value, _LISTS) and (
+            len(value) >= LONG or (len(value) > 0 and isinstance(value[0], str))
+        ):
+            return True
+    return False
 
 
 def fit_once(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.faults import blaming
-from sglang_lp.links import Link, fit, links_of
+from sglang_lp.links import Link, fit, parse_links
 from sglang_lp.served_model import ServedModel
 
 if TYPE_CHECKING:
@@ -15,24 +14,14 @@ if TYPE_CHECKING:
 UNKNOWN = ServedModel()
 
 
-def parse_links(processor: type[LogitProcessor], given: Any, served: ServedModel) -> list[Link]:
-    """Check parameters against the schema of their class; return its links, or itself.
-
-    Raises:
-        RequestError: They do not fit it.
-    """
-    with blaming(processor.__name__):
-        return [*links_of(processor, processor.parse_params(given, served.vocab_size))]
-
-
 def parse_link(processor: type[LogitProcessor], given: Any, served: ServedModel) -> Link:
     """Check parameters against the schema of a class that is no chain.
 
     Raises:
         RequestError: They do not fit it.
     """
-    with blaming(processor.__name__):
-        return Link(processor, processor.parse_params(given, served.vocab_size))
+    (link,) = parse_links(processor, given, served.vocab_size)
+    return link
 
 
 def fit_link(link: Link, served: ServedModel) -> Link:

@@ -19,6 +19,7 @@ from sglang_lp.errors import (
     did_you_mean,
     shown,
 )
+from sglang_lp.links import parse_links
 from sglang_lp.params import is_private
 from sglang_lp.policy.ceilings import check_names, lower, lower_arguments
 from sglang_lp.policy.chosen import (
@@ -29,7 +30,7 @@ from sglang_lp.policy.chosen import (
     open_fields_of,
 )
 from sglang_lp.policy.fields import ENGINE_FIELDS
-from sglang_lp.policy.links import UNKNOWN, fit_link, parse_link, parse_links
+from sglang_lp.policy.links import UNKNOWN, fit_link, parse_link
 from sglang_lp.policy.thinking import (
     BUDGET,
     ProposedBudgets,
@@ -217,7 +218,7 @@ class Rules:
         decided: Decided | None
         runs, asks_more = asked.runs, asked.field is not None or asked.fields
         if self.is_empty and isinstance(runs, type) and not asks_more:
-            own = parse_links(runs, asked.custom_params, served)
+            own = parse_links(runs, asked.custom_params, served.vocab_size)
             links = tuple(fit_link(link, served) for link in own)
             decided = Decided(links, tuple(link.processor.__name__ for link in links))
         else:
@@ -284,7 +285,7 @@ class Rules:
         given = asked.custom_params
         if asked.runs is not None:
             processor = asked.runs
-            links = parse_links(processor, given, served)
+            links = parse_links(processor, given, served.vocab_size)
             budget = next((link.params for link in links if thinks(link)), None)
             if budget is None:
                 return _Requested(links, ProposedBudgets(field=asked.field, effort=effort))
@@ -298,7 +299,7 @@ class Rules:
             return _Requested([], ProposedBudgets(own, asked.field, effort))
         processor, params = self._default
         set_too = {k: v for k, v in _public(given).items() if k in fields and v is not None}
-        links = parse_links(processor, {**params, **set_too}, served)
+        links = parse_links(processor, {**params, **set_too}, served.vocab_size)
         return _Requested(links, ProposedBudgets(own, asked.field, effort, params.get(BUDGET)))
 
     def _of_fields(
@@ -394,7 +395,7 @@ class Rules:
         for processor, params in profile.choices:
             fields = fields_of(processor)
             own = {key: value for key, value in given.items() if key in fields}
-            links += parse_links(processor, {**params, **own}, served)
+            links += parse_links(processor, {**params, **own}, served.vocab_size)
             if thinks(links[-1]):
                 base = params.get(BUDGET)
         if BUDGET not in profile.may_set:

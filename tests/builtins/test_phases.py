@@ -253,9 +253,9 @@ def test_a_processor_in_a_phase_is_what_it_is_everywhere_but_for_the_history_tha
         everywhere = served(name, params, model)
         phased = served(name, {**params, "where": "answer"}, model)
         assert type(phased.processor) is type(everywhere.processor)
-        assert phased.name == everywhere.name
-        assert phased.reads_prompt
-        assert phased.needs is History.TOKENS
+        assert phased.in_row == everywhere.flags._replace(
+            needs=History.TOKENS, tolerates_lag=False, reads_prompt=True
+        )
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import pytest
 from sglang_lp import builtins
 from sglang_lp.client import attach
 from sglang_lp.errors import InvalidParameter
+from sglang_lp.links import parse_links
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.gate.intake import Intake
 from sglang_lp.trust import Policy
@@ -32,5 +33,5 @@ def test_an_old_name_means_eos_token_ids(name, params, old):
 def test_an_old_name_works_in_a_chain(name, params, old):
     chain = attach([attach(name, **params, **old)])
 
-    ((_, link),) = chain.processor.parse_params(chain.custom_params).linked
-    assert link.eos_token_ids == (2,)
+    (link,) = parse_links(chain.processor, chain.custom_params)
+    assert link.params.eos_token_ids == (2,)

@@ -7,6 +7,7 @@ import pytest
 from sglang_lp import builtins
 from sglang_lp.client import attach
 from sglang_lp.errors import InvalidParameter, RequestError
+from sglang_lp.links import parse_links
 from sglang_lp.processor import LogitProcessor
 
 BAN, FORCE = builtins.DisallowedTokensLogitsProcessor, builtins.ForcedSequenceLogitProcessor
@@ -43,9 +44,9 @@ def test_a_processor_without_parameters_may_stand_in_the_list_itself():
 def test_the_names_lead_back_to_the_links():
     params = attach([Own, "DRYLogitProcessor"]).custom_params
 
-    parsed = builtins.ChainLogitProcessor.parse_params(params)
+    links = parse_links(builtins.ChainLogitProcessor, params)
 
-    assert [link for link, _ in parsed.linked] == [Own, builtins.DRYLogitProcessor]
+    assert [link.processor for link in links] == [Own, builtins.DRYLogitProcessor]
 
 
 def test_it_goes_into_a_request_as_any_attachment():

@@ -21,7 +21,6 @@ from sglang_lp.trust import Policy
 OWN = {None: None, "LoopBreakerLogitProcessor": {}, "chain": None}
 STAGES = (
     "limit_params",
-    "own_params",
     "init",
     "serving",
     "plain",
@@ -52,11 +51,6 @@ class CanaryLogitProcessor(LogitProcessor):
     @classmethod
     def limit_params(cls, params, limit):
         cls._reach("limit_params")
-        return params
-
-    @classmethod
-    def own_params(cls, params):
-        cls._reach("own_params")
         return params
 
     def serving(self, params):

@@ -16,9 +16,12 @@ from sglang_lp.builtins import (
     ThinkingBudgetLogitProcessor,
 )
 from sglang_lp.errors import InvalidParameter, PayloadRefused, RefusalReason, Unsupported
-from sglang_lp.links import Flags, Serving, prepare
+from sglang_lp.flags import Flags
+from sglang_lp.links import Serving, prepare
 from sglang_lp.params import Parameters, TokenId
+from sglang_lp.params.parsed import parse_once
 from sglang_lp.processor import LogitProcessor
+from sglang_lp.processor_base import ProcessorBase
 from sglang_lp.request import History
 from sglang_lp.served_model import ServedModel
 from sglang_lp.testing import FakeRequest
@@ -34,6 +37,14 @@ class BansOne(LogitProcessor):
 
     def edit(self, request, edits):
         edits.ban([request.params.token_id])
+
+
+class ChangesNothing(LogitProcessor):
+    needs = History.NONE
+    early = exclusion_only = True
+
+    def edit(self, request, edits):
+        pass
 
 
 class BansAnother(BansOne):
@@ -235,17 +246,17 @@ def test_no_parameters_fit_where_none_are_required(nothing):
 
 
 def test_long_lists_are_parsed_once_and_as_strictly_as_short_ones():
-    ids = [*range(100)]
-    first = DisallowedTokensLogitsProcessor.parse_params({"token_ids": ids}, 200)
+    kind, ids = DisallowedTokensLogitsProcessor, [*range(100)]
+    first = parse_once(kind, {"token_ids": ids}, 200)
 
-    assert DisallowedTokensLogitsProcessor.parse_params({"token_ids": [*ids]}, 200) is first
+    assert parse_once(kind, {"token_ids": [*ids]}, 200) is first
     for wrong in (True, 1.0, "1"):
         with pytest.raises(InvalidParameter):
-            DisallowedTokensLogitsProcessor.parse_params({"token_ids": [0, wrong, *ids[2:]]}, 200)
+            parse_once(kind, {"token_ids": [0, wrong, *ids[2:]]}, 200)
     with pytest.raises(InvalidParameter, match="0 to 98"):
-        DisallowedTokensLogitsProcessor.parse_params({"token_ids": ids}, 99)
+        parse_once(kind, {"token_ids": ids}, 99)
     with pytest.raises(InvalidParameter, match="unknown"):
-        DisallowedTokensLogitsProcessor.parse_params({"token_ids": ids, "other": 1}, 200)
+        parse_once(kind, {"token_ids": ids, "other": 1}, 200)
 
 
 def test_copies_of_a_request_are_fitted_to_the_served_model_once():
@@ -267,8 +278,35 @@ def test_copies_of_a_request_are_fitted_to_the_served_model_once():
     assert fitted == [one, other, one, one]
 
 
-def test_every_flag_of_the_contract_is_read_of_each_link():
-    kinds = {"bool", "History"}
-    flags = {name for name, kind in LogitProcessor.__annotations__.items() if kind in kinds}
-    assert "early" in flags
-    assert flags <= {*Flags._fields}
+# The contract
+
+
+def test_an_author_finds_the_members_to_override_in_one_class():
+    own = {*vars(LogitProcessor)} | {*LogitProcessor.__annotations__}
+    parameters = {"Params", "example", "fit_params"}
+    flags = {"needs", "early", "exclusion_only", "finishes"}
+    steps = {"start", "advance", "fork", "edit"}
+    beside = {"foresee", "explain", "report", "compute"}
+    sglangs = {"to_str", "from_str"}
+
+    assert {name for name in own if name[0] != "_"} == parameters | flags | steps | beside | sglangs
+
+
+def test_every_flag_is_read_of_each_processor():
+    declared = {**ProcessorBase.__annotations__, **LogitProcessor.__annotations__}
+    flags = {name for name, kind in declared.items() if kind in {"bool", "History"}}
+
+    assert {"name", *flags} == {*Flags._fields}
+
+
+@pytest.mark.parametrize("flag", Flags._fields[1:])
+def test_one_processor_gives_its_row_a_flag_that_holds_for_all(flag):
+    least = Flags.of(ChangesNothing())
+    changed = History.TOKENS if flag == "needs" else not getattr(least, flag)
+    other = least._replace(**{flag: changed})
+
+    for both in ((least, other), (other, least)):
+        row = attach_row({}, [Serving(ChangesNothing(), None, known=known) for known in both])
+        assert getattr(row.flags, flag) == changed
+    row = attach_row({}, [Serving(ChangesNothing(), None) for _ in range(2)])
+    assert row.flags[1:] == least[1:]

@@ -85,8 +85,8 @@ def test_a_chain_finds_built_ins_that_the_process_has_not_imported():
     code = (
         "from sglang_lp.builtins import ChainLogitProcessor as Chain\n"
         "names = ['MinLengthLogitProcessor', 'sglang_lp.builtins:GenLengthLogitProcessor']\n"
-        "print([link.__name__ for link, _ in Chain.parse_params({'chain': names, "
-        "'0.min_tokens': 1, '1.bias': 1}).linked])"
+        "params = {'chain': names, '0.min_tokens': 1, '1.bias': 1}\n"
+        "print([link.processor.__name__ for link in Chain.parse_params(params).linked])"
     )
 
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)

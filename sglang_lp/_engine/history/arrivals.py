@@ -71,10 +71,10 @@ class Arrivals:
                 unknown, or if the request has generated tokens.
             making: Microseconds of its constructors, the same on all ranks; ``None`` if unknown.
         """
-        if row.reads_prompt or row.resumed or row.makes_object:
+        if row.flags.reads_prompt or row.resumed or row.flags.makes_object:
             row.wait()
             work = 0
-            if row.makes_object:
+            if row.flags.makes_object:
                 work = _WORK_OF_UNTRIED
                 if making is not None:
                     work = max(0, int(making * _WORK_OF_MICROSECOND))
@@ -127,7 +127,7 @@ class Arrivals:
             self._tokens += (len(row.tokens) - before) * _WORK_OF_RESUMED
             if left:
                 return left
-        if vocab_size is not None and row.early and self._early < _MOST_EARLY:
+        if vocab_size is not None and row.flags.early and self._early < _MOST_EARLY:
             self._early += 1
             row.ask_early(vocab_size)
         return 0

@@ -111,12 +111,11 @@ class Turn:
         self.is_named = serving.is_named
         flags = serving.flags
         self.name, self.own_name = serving.name, flags.name
-        self.dense, self.edits, self.reads_request = flags.dense, flags.edits, flags.reads_request
-        self.reads_prompt = serving.reads_prompt
-        self.needs = flags.needs
+        self.dense, self.edits, self.needs = flags.dense, not flags.dense, flags.needs
+        self.reads_request, self.reads_prompt = flags.reads_request, serving.in_row.reads_prompt
         #: Whether the processor follows the tokens, which most that edit in a phase do not.
         self._advances = getattr(serving.processor.advance, "__func__", None) is not _NO_ADVANCE
-        self.tolerates_lag = serving.tolerates_lag
+        self.tolerates_lag = serving.in_row.tolerates_lag
         self.request = View(
             serving,
             reading,

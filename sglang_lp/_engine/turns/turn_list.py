@@ -15,6 +15,7 @@ from sglang_lp._engine.turns.turn import Turn, Whole
 from sglang_lp.edits import NEVER, End
 from sglang_lp.edits.recording import Recording
 from sglang_lp.faults import UNNAMED
+from sglang_lp.flags import Flags
 from sglang_lp.links import Phases, Serving
 from sglang_lp.request import History
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from sglang_lp._engine.history.host import Host
 
 #: Looked up once and not for each row: a member of an enumeration is a slow attribute.
-_NONE, _POSITION = History.NONE, History.POSITION
+_NONE = History.NONE
 
 #: *Always* edits, each with the place of its turn.
 _Always: TypeAlias = tuple[tuple[int, Recording], ...]
@@ -40,13 +41,10 @@ class TurnList(ABC):
         servings: The processors of the request with their parameters, in order.
         turns: The turn of each.
         name: Names of the processors, read once: naming a fault must not fail.
+        flags: What they say of themselves together.
         needs: What they must know of the tokens.
         dense: Whether any of them computes whole rows.
         edits: Whether any of them is asked for edits.
-        reads_prompt: Whether the start of any reads the whole prompt.
-        makes_object: Whether the start of any runs a constructor of another engine's class.
-        early: Whether all can be asked for the edits of the first token before its step.
-        renormalizes: Whether any scores beams by the probabilities that edits leave.
         reading: The logits of a step, as the processors read them.
         resumed: Number of tokens at the end of the prompt that are treated as generated. Positions
             count these as well.
@@ -66,19 +64,16 @@ class TurnList(ABC):
         "_apart",
         "_phases",
         "dense",
-        "early",
         "edits",
         "exact",
+        "flags",
         "leaves_one",
-        "makes_object",
         "name",
         "needs",
         "only_excludes",
         "persistent",
         "position",
         "reading",
-        "reads_prompt",
-        "renormalizes",
         "resumed",
         "running",
         "servings",
@@ -89,20 +84,13 @@ class TurnList(ABC):
     )
 
     def __init__(self, servings: Sequence[Serving], host: Host, reading: Reading | None) -> None:
-        flags = [serving.flags for serving in servings]
         self.name = ", ".join(one.name for one in servings if one.is_named) or UNNAMED
-        self.dense = any(one.dense for one in flags)
-        self.edits = any(one.edits for one in flags)
-        self.needs = max(serving.needs for serving in servings)
-        if self.dense and len(servings) > 1:  # with NONE it would be asked only once
-            self.needs = max(self.needs, _POSITION)
-        self.reads_prompt = any(serving.reads_prompt for serving in servings)
-        self.makes_object = any(one.makes_object for one in flags)
-        self.early = all(one.early for one in flags)
-        self.renormalizes = any(one.renormalizes for one in flags)
+        self.flags = Flags.of_row([serving.in_row for serving in servings])
+        self.needs, self.dense = self.flags.needs, self.flags.dense
         self.reading = Reading() if reading is None else reading
         self.servings, is_only = servings, len(servings) == 1
         self.turns = tuple(Turn(one, self.reading, host, is_only=is_only) for one in servings)
+        self.edits = any(turn.edits for turn in self.turns)
         #: The phases that turns follow, each once.
         self._phases: tuple[Phases, ...] = ()
         #: The *always* edits that were declared along a draft, while it is walked.

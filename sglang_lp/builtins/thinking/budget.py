@@ -169,7 +169,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         cls._own_ids = own
 
     @classmethod
-    def _parse(cls, custom_params: Any, vocab_size: int | None) -> Any:
+    def parse_params(cls, custom_params: Any, vocab_size: int | None = None) -> Any:
         """Check the parameters and fill in the class's ids."""
         # As in params.parse.
         if type(custom_params) is dict or isinstance(custom_params, Mapping | None):

@@ -97,7 +97,7 @@ class Speculation(NamedTuple):
             sampled: Whether the request's tokens are sampled.
         """
         why = ALGORITHMS.get(self.algorithm, _UNKNOWN)
-        processor, fixed = link.flags, link.needs is History.NONE
+        processor, fixed = link.flags, link.in_row.needs is History.NONE
         if why is None and self.simulated:
             why = "it was started with SGLANG_SIMULATE_ACC_LEN, which accepts drafted tokens unseen"
         elif why is None and processor.reads_request:

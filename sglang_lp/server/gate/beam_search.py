@@ -61,6 +61,6 @@ def _why_not(link: Serving) -> str | None:
         return "it may end the answer, and cannot end one beam of several"
     if processor.samples:
         return "it is for answers that are sampled, and a beam search samples no token"
-    if link.needs is not History.NONE and not processor.can_fork:
+    if link.in_row.needs is not History.NONE and not processor.can_fork:
         return "its state cannot be forked, which following a beam takes (can_fork)"
     return None

@@ -215,7 +215,7 @@ def _contradicts(admitted: Admitted, intake: Intake, *, decides: bool) -> Contra
     if not decides:
         return Contradicts.CLIENT
     # Rules that read the prompt may be at odds because of it: the operator did not write it.
-    is_asked = intake.names_anything or any(one.reads_prompt for one in admitted.servings)
+    is_asked = intake.names_anything or any(one.in_row.reads_prompt for one in admitted.servings)
     return Contradicts.BOTH if is_asked else Contradicts.POLICY
 
 

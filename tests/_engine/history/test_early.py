@@ -170,12 +170,12 @@ def test_a_class_that_overrides_edit_says_itself_that_it_can_be_asked_early():
 def test_a_chain_is_asked_early_if_all_of_its_links_can_be():
     chain = {"chain": ["BadWordsLogitProcessor"], "0.token_ids": [1], "0.lengths": [1]}
     servings = prepare(ChainLogitProcessor(), chain, ServedModel(vocab_size=VOCAB))
-    assert Row(servings, Host(None)).early
+    assert Row(servings, Host(None)).flags.early
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(BadWordsLogitProcessor, "early", False)
         servings = prepare(ChainLogitProcessor(), chain, ServedModel(vocab_size=VOCAB))
-        assert not Row(servings, Host(None)).early
+        assert not Row(servings, Host(None)).flags.early
 
 
 def test_of_many_rows_that_arrive_at_once_a_few_are_asked_before_their_step():

@@ -28,7 +28,7 @@ def served(algorithm, single=1.0, acc=1.0):
 
 def check(speculation, needs=History.TOKENS, *, sampled=True, **attributes):
     flags = SimpleNamespace(**{"reads_request": False, "can_fork": True} | attributes)
-    serving = SimpleNamespace(needs=needs, flags=flags)
+    serving = SimpleNamespace(in_row=SimpleNamespace(needs=needs), flags=flags)
     speculation.check("A processor", serving, sampled=sampled)
 
 

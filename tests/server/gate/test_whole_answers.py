@@ -7,7 +7,7 @@ import pytest
 
 from sglang_lp import builtins
 from sglang_lp.errors import PolicyError, RequestError, Unsupported
-from sglang_lp.links import Serving, links_of
+from sglang_lp.links import Serving, parse_links
 from sglang_lp.params import take_beside
 from sglang_lp.policy.decisions import Structured
 from sglang_lp.server.gate.guard import Guard
@@ -46,7 +46,7 @@ def deciding():
 
 def admitted(name, **params):
     kind = getattr(builtins, name)
-    links = links_of(kind, kind.parse_params(params, None))
+    links = parse_links(kind, params)
     return SimpleNamespace(servings=[Serving(link.processor(), link.params) for link in links])
 
 

@@ -70,11 +70,6 @@ class Faulty(LogitProcessor):
         cls.reach("limit_params")
         return params
 
-    @classmethod
-    def own_params(cls, params):
-        cls.reach("own_params")
-        return params
-
     def serving(self, params):
         self.reach("serving")
         return self
@@ -174,7 +169,7 @@ PHASED = {
     "in a phase beside both": Asking(f"{__name__}:Faulty", {"where": "answer"}, DECISIONS),
 }
 STAGES = (
-    *("parse_params", "fit_params", "limit_params", "own_params", "constructor", "serving"),
+    *("parse_params", "fit_params", "limit_params", "constructor", "serving"),
     *("a flag", "start", "advance", "fork", "foresee", "rewind", "edit", "wrong edits"),
     *("report", "a report that is no JSON"),
 )

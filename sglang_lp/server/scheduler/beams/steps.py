@@ -60,7 +60,7 @@ class Beams:
         self.search = Search(group)
         self.tree = Tree(row, group.beam_width)
         self.leader = row
-        self.renormalizes = row.renormalizes
+        self.renormalizes = row.flags.renormalizes
         self.custom_params = custom_params
         self.lost: torch.Tensor | None = None
         self.candidates: Candidates | None = None
@@ -281,7 +281,7 @@ def _is_taken(row: Row) -> bool:
     """Tell whether a beam is scored by the logprobs after this step's edits."""
     persistent = row.persistent
     is_scaled = row.is_scaled or (persistent is not None and persistent.factor is not None)
-    return is_scaled or row.dense or row.renormalizes
+    return is_scaled or row.dense or row.flags.renormalizes
 
 
 def defer(
