@@ -1,4 +1,4 @@
-"""Flags: what a processor says of itself, read once, and what they say of all in one row."""
+"""The flags of a processor, read once, and those of all processors in one row."""
 
 from __future__ import annotations
 

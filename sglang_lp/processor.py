@@ -143,7 +143,7 @@ class LogitProcessor(ProcessorBase):
         """
         raise NotImplementedError(f"{self.name} overrides neither edit() nor __call__()")
 
-    # Beside the edits
+    # In addition to edits
 
     def foresee(self, request: Request) -> Iterable[int]:  # noqa: ARG002 - for a class that overrides it
         """Return the tokens that :meth:`edit` will force, from the next token on.

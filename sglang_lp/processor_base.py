@@ -1,6 +1,6 @@
 """The members of a processor that few classes need: some built-ins, and adapted classes.
 
-The members that most authors override are in :mod:`sglang_lp.processor`.
+:mod:`sglang_lp.processor` has the members that authors override.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ __all__ = ["ProcessorBase"]
 class ProcessorBase:
     """Base of :class:`~sglang_lp.processor.LogitProcessor`.
 
-    :mod:`sglang_lp.links` calls the methods about parameters; flags are read by
-    :class:`sglang_lp.flags.Flags`.
+    Parameters pass the stages of :mod:`sglang_lp.links`.
 
     Attributes:
         tolerates_lag: Whether ``edit`` copes with ``request.exact`` being false. If so, a stock
@@ -42,7 +41,7 @@ class ProcessorBase:
         dense: Whether it computes on whole rows: it overrides ``__call__`` or ``compute``.
     """
 
-    Params: ClassVar[type[Parameters]] = Parameters
+    Params: ClassVar[type[Parameters]]
 
     tolerates_lag: bool = False
     can_fork: bool = True
@@ -74,7 +73,7 @@ class ProcessorBase:
             vocabulary: The tokens of the served model as bytes.
         """
 
-    # Stages of parameters, see sglang_lp.links; ``fit_params`` is the author's
+    # Stages of parameters: the second is LogitProcessor.fit_params
 
     @classmethod
     def parse_params(cls, custom_params: Any, vocab_size: int | None = None) -> Parameters:
