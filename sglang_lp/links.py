@@ -24,6 +24,7 @@ from sglang_lp.faults import UNNAMED, blaming
 from sglang_lp.flags import Flags
 from sglang_lp.params import Parameters, unshared
 from sglang_lp.params.parsed import fit_once, parse_once
+from sglang_lp.served_model import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -185,11 +186,13 @@ def fit(link: Link, served: ServedModel) -> Link:
 
     Args:
         link: A link with parsed parameters.
-        served: The served model, as far as it is known.
+        served: The served model, as far as it is known; ``UNKNOWN`` to leave them as they are.
 
     Raises:
         InvalidParameter: They do not fit the model, or the phase cannot be known.
     """
+    if served is UNKNOWN:
+        return link
 
     def fitted(params: Parameters, served: ServedModel) -> tuple[Parameters, Phase | None]:
         params = link.processor.fit_params(params, served)

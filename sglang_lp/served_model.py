@@ -12,7 +12,14 @@ if TYPE_CHECKING:
     from sglang_lp.catalogue.opened import Catalogue
     from sglang_lp.watermark.marks import Scheme
 
-__all__ = ["ReasoningFormat", "ServedModel", "ToolCallFormat", "ends_for", "shows_ends"]
+__all__ = [
+    "UNKNOWN",
+    "ReasoningFormat",
+    "ServedModel",
+    "ToolCallFormat",
+    "ends_for",
+    "shows_ends",
+]
 
 
 class ReasoningFormat(NamedTuple):
@@ -111,6 +118,10 @@ class ServedModel(NamedTuple):
         """Return this model, and the model with the reasoning format of each other effort."""
         others = () if self.reasoning is None else self.reasoning.others
         return [self, *(self._replace(reasoning=one) for one in others)]
+
+
+#: A model that is not known yet: parameters are checked against their schema only.
+UNKNOWN = ServedModel()
 
 
 def shows_ends(sampling: Any) -> bool:

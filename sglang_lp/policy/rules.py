@@ -19,7 +19,7 @@ from sglang_lp.errors import (
     did_you_mean,
     shown,
 )
-from sglang_lp.links import parse_links
+from sglang_lp.links import fit, parse_links
 from sglang_lp.params import is_private
 from sglang_lp.policy.ceilings import check_names, lower, lower_arguments
 from sglang_lp.policy.chosen import (
@@ -30,7 +30,6 @@ from sglang_lp.policy.chosen import (
     open_fields_of,
 )
 from sglang_lp.policy.fields import ENGINE_FIELDS
-from sglang_lp.policy.links import UNKNOWN, fit_link, parse_link
 from sglang_lp.policy.thinking import (
     BUDGET,
     ProposedBudgets,
@@ -40,6 +39,7 @@ from sglang_lp.policy.thinking import (
     read_bare_budget,
     thinks,
 )
+from sglang_lp.served_model import UNKNOWN
 
 if TYPE_CHECKING:
     from sglang_lp.links import Link
@@ -192,7 +192,7 @@ class Rules:
             links = self._always.setdefault(one.reasoning, [])
             for index, choice in enumerate(self._always_chosen):
                 with _naming(f"always[{index}]"):
-                    link = fit_link(parse_link(*choice, one), one)
+                    link = fit(parse_links(*choice, one.vocab_size)[0], one)
                     links.append(link._replace(is_named=False))
         with _naming(self._thinking.place):
             self._thinking.fit(served)
@@ -219,7 +219,7 @@ class Rules:
         runs, asks_more = asked.runs, asked.field is not None or asked.fields
         if self.is_empty and isinstance(runs, type) and not asks_more:
             own = parse_links(runs, asked.custom_params, served.vocab_size)
-            links = tuple(fit_link(link, served) for link in own)
+            links = tuple(fit(link, served) for link in own)
             decided = Decided(links, tuple(link.processor.__name__ for link in links))
         else:
             decided = self._decide(asked, served)
@@ -263,7 +263,7 @@ class Rules:
             links=[lower_arguments(link, self._decisions.ceilings) for link in asked_for]
         )
         # Fitted first, because fitting turns texts into the tokens that ceilings count.
-        fitted = [fit_link(link, served) for link in own.links]
+        fitted = [fit(link, served) for link in own.links]
         links = []
         for given, link in zip(own.links, fitted, strict=True):
             counting = self._thinking.hold_counting(link, given, served)
@@ -328,7 +328,8 @@ class Rules:
                     f"{len(kinds)} with those of its fields; leave some out"
                 )
             try:
-                link = parse_link(processor, field.params(value, served), served)
+                given = field.params(value, served)
+                (link,) = parse_links(processor, given, served.vocab_size)
             except InvalidParameter as error:
                 raise RequestError(f"{name}: {error.problem}") from None
             yield link

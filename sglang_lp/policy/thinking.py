@@ -10,16 +10,16 @@ import msgspec
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.builtins.thinking.params import BudgetParams, finder_of
 from sglang_lp.errors import InvalidParameter, PolicyError
-from sglang_lp.links import serve_again
+from sglang_lp.links import fit, parse_links, serve_again
 from sglang_lp.params import replaced
 from sglang_lp.policy.ceilings import refusal
 from sglang_lp.policy.decisions import Above, Ceiling, Decisions
-from sglang_lp.policy.links import UNKNOWN, fit_link, parse_link
-from sglang_lp.served_model import ReasoningFormat, ServedModel
+from sglang_lp.served_model import UNKNOWN
 
 if TYPE_CHECKING:
     from sglang_lp.links import Link, Serving
     from sglang_lp.processor import LogitProcessor
+    from sglang_lp.served_model import ReasoningFormat, ServedModel
 
 #: The parameter for one thinking block.
 BUDGET = "thinking_budget"
@@ -48,7 +48,7 @@ def read_bare_budget(given: Mapping[str, Any]) -> int | None:
     """
     if given.get(BUDGET) is None:
         return None
-    parsed = parse_link(ThinkingBudgetLogitProcessor, {BUDGET: given[BUDGET]}, ServedModel())
+    (parsed,) = parse_links(ThinkingBudgetLogitProcessor, {BUDGET: given[BUDGET]})
     return parsed.params.thinking_budget  # type: ignore[no-any-return]
 
 
@@ -140,7 +140,7 @@ class ThinkingRules:
             RequestError: A budget cannot work with this model.
         """
         for one in served.by_effort() if self.limits_all else ():
-            template = fit_link(parse_link(*self._template, one), one)
+            template = fit(parse_links(*self._template, one.vocab_size)[0], one)
             if one is not UNKNOWN:
                 self._own[one.reasoning] = template.params
             self._with_budget(template, 0)
@@ -175,7 +175,7 @@ class ThinkingRules:
         if place == len(links):
             if budget is None and self._total is None and not self._min_answer:
                 return links
-            links = [*links, fit_link(parse_link(*self._template, served), served)]
+            links = [*links, fit(parse_links(*self._template, served.vocab_size)[0], served)]
         link = self._with_budget(links[place], budget)
         if self._total is not None:
             # The closing of the block that spends the total counts as well.
@@ -198,7 +198,7 @@ class ThinkingRules:
         if params.at_limit == "stop" or (room, least) == asked:
             return link
         link = _replace(link, {"answer_room": room, "min_answer_tokens": least})
-        return fit_link(link, served)  # with the end tokens of the model
+        return fit(link, served)  # with the end tokens of the model
 
     def hold_counting(self, link: Link, given: Link, served: ServedModel) -> Link:
         """Under a ceiling, return a budget that counts the same tokens as the operator's own.
@@ -224,7 +224,7 @@ class ThinkingRules:
             name = "tool_start_token_ids"
         else:  # the class has tool starts of its own
             starts = own.tool_start_token_ids or ()
-            return fit_link(_replace(link, {"tool_start_token_ids": starts}), served)
+            return fit(_replace(link, {"tool_start_token_ids": starts}), served)
         raise InvalidParameter(
             link.processor.__name__,
             name,

@@ -210,7 +210,7 @@ def test_a_chain_tolerates_lag_if_every_link_that_could_lag_does():
     words = ("BadWordsLogitProcessor", {"token_ids": [1], "lengths": [1]})
 
     for links, tolerates in (((think, (BAN, {"token_ids": [3]})), True), ((think, words), False)):
-        assert all(turn.tolerates_lag for turn in served(*links).turns) == tolerates
+        assert all(turn.flags.tolerates_lag for turn in served(*links).turns) == tolerates
 
 
 class Every(LogitProcessor):

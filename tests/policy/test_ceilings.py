@@ -10,11 +10,11 @@ from sglang_lp import builtins
 from sglang_lp.adapters import adapt
 from sglang_lp.adapters.arguments import Setting
 from sglang_lp.errors import InvalidParameter, PolicyError
+from sglang_lp.links import parse_links
 from sglang_lp.params import fields_without_limit
 from sglang_lp.policy import Rules
 from sglang_lp.policy.ceilings import lower
 from sglang_lp.policy.decisions import Ceiling, Chosen
-from sglang_lp.policy.links import UNKNOWN, parse_link
 from sglang_lp.served_model import ServedModel
 from sglang_lp.trust import Policy, Verifier
 from support.asked import asked_for
@@ -147,7 +147,7 @@ def left_out():
         for name in kind.Params.__struct_fields__:
             others = {key: value for key, value in kind.example.items() if key != name}
             try:
-                link = parse_link(kind, others, UNKNOWN)
+                (link,) = parse_links(kind, others)
             except InvalidParameter:
                 continue  # required
             value = getattr(link.params, name, None)

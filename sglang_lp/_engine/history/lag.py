@@ -32,7 +32,7 @@ def tolerates_lag(turns: Iterable[Turn], host: Host) -> bool:
         ProcessorFault: One does not, and the host has no steps with the newest token either.
     """
     for turn in turns:
-        if turn.tolerates_lag:
+        if turn.flags.tolerates_lag:
             continue
         if not host.may_lag:
             raise ProcessorFault("the newest token of the request cannot be read on this server")

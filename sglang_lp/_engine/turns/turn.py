@@ -65,12 +65,10 @@ class Turn:
         processor: The processor.
         name: Its name in messages to the client.
         own_name: Its name in the log.
+        flags: Its flags in its phase.
         dense: Whether it computes whole rows.
         edits: Whether it is asked for edits.
-        reads_prompt: Whether its start reads the prompt.
-        reads_request: Whether it may read SGLang's request.
         needs: What the processor must know of the tokens of its view.
-        tolerates_lag: Whether it edits without the newest token.
         request: The request as the processor sees it. Positions of a turn count the tokens of this
             view.
         is_named: Whether messages to the client name the processor and say why it failed.
@@ -92,16 +90,14 @@ class Turn:
         "dense",
         "edits",
         "first",
+        "flags",
         "is_named",
         "kept",
         "name",
         "needs",
         "own_name",
         "processor",
-        "reads_prompt",
-        "reads_request",
         "request",
-        "tolerates_lag",
         "wake",
         "was_closed",
     )
@@ -109,13 +105,11 @@ class Turn:
     def __init__(self, serving: Serving, reading: Reading, host: Host, *, is_only: bool) -> None:
         self.processor = serving.processor
         self.is_named = serving.is_named
-        flags = serving.flags
+        flags, self.flags = serving.flags, serving.in_row
         self.name, self.own_name = serving.name, flags.name
         self.dense, self.edits, self.needs = flags.dense, not flags.dense, flags.needs
-        self.reads_request, self.reads_prompt = flags.reads_request, serving.in_row.reads_prompt
         #: Whether the processor follows the tokens, which most that edit in a phase do not.
         self._advances = getattr(serving.processor.advance, "__func__", None) is not _NO_ADVANCE
-        self.tolerates_lag = serving.in_row.tolerates_lag
         self.request = View(
             serving,
             reading,

@@ -121,7 +121,7 @@ class TurnList(ABC):
             if turn.request.phase is not None
             else turn.processor.read_of_prompt(turn.request.params, length)
             for turn in self.turns
-            if turn.reads_prompt
+            if turn.flags.reads_prompt
         )
 
     def begin(self, position: int) -> None:

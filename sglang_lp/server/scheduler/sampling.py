@@ -165,18 +165,15 @@ class Steps:
 
     def _complete(self, custom_params: Sequence[Any], rows: Sequence[Row | None]) -> Sequence[Any]:
         """Add pending tokens for processors that read SGLang's request themselves."""
-        if not any(map(_reads_request, [row for row in rows if row is not None and row.dense])):
+        dense = [row for row in rows if row is not None and row.dense]
+        if not any(row.flags.reads_request for row in dense):
             return custom_params
         return [
             {**params, "__req__": _RequestWithPending(row.source, self._pending.of(row.source))}
-            if row is not None and _reads_request(row)
+            if row is not None and row.flags.reads_request
             else params
             for params, row in zip(custom_params, rows, strict=True)
         ]
-
-
-def _reads_request(row: Row) -> bool:
-    return any(turn.reads_request for turn in row.turns)
 
 
 class _RequestWithPending:
