@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple, Self, get_type_hints
 
 from sglang_lp.request import History
 
@@ -13,23 +13,23 @@ __all__ = ["Flags"]
 class Flags(NamedTuple):
     """Flags of a processor, read once because a class may compute them.
 
-    Attributes are those of :class:`~sglang_lp.processor.LogitProcessor`; a new one needs its rule
-    for several processors in ``_OF_ROW``.
+    Attributes are those of :class:`~sglang_lp.processor.LogitProcessor`. The type of each has the
+    rule for several processors in one row: ``any`` of them gives the flag to the row, or ``all``.
     """
 
-    name: str
-    needs: History
-    tolerates_lag: bool
-    can_fork: bool
-    reads_prompt: bool
-    makes_object: bool
-    early: bool
-    exclusion_only: bool
-    finishes: bool
-    samples: bool
-    renormalizes: bool
-    reads_request: bool
-    dense: bool
+    name: Annotated[str, ", ".join]
+    needs: Annotated[History, max]
+    tolerates_lag: Annotated[bool, all]
+    can_fork: Annotated[bool, all]
+    reads_prompt: Annotated[bool, any]
+    makes_object: Annotated[bool, any]
+    early: Annotated[bool, all]
+    exclusion_only: Annotated[bool, all]
+    finishes: Annotated[bool, any]
+    samples: Annotated[bool, any]
+    renormalizes: Annotated[bool, any]
+    reads_request: Annotated[bool, any]
+    dense: Annotated[bool, any]
 
     @classmethod
     def of(cls, processor: Any) -> Self:
@@ -58,20 +58,4 @@ class Flags(NamedTuple):
         return row
 
 
-#: The rule of each flag: ``any`` if one processor makes the row so, ``all`` if all have to be so.
-_OF_ROW: Mapping[str, Callable[[Iterable[Any]], Any]] = {
-    "name": ", ".join,
-    "needs": max,
-    "tolerates_lag": all,
-    "can_fork": all,
-    "reads_prompt": any,
-    "makes_object": any,
-    "early": all,
-    "exclusion_only": all,
-    "finishes": any,
-    "samples": any,
-    "renormalizes": any,
-    "reads_request": any,
-    "dense": any,
-}
-_RULES = tuple(_OF_ROW[field] for field in Flags._fields)
+_RULES = tuple(hint.__metadata__[0] for hint in get_type_hints(Flags, include_extras=True).values())
