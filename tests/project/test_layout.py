@@ -90,7 +90,7 @@ STATE = {
     "installation.schedulers_are_guarded": "set once",
     "lag._reported": "classes of processors, each logged once",
     "metrics._writing": "Prometheus has one registry per process",
-    "ngram_index._texts": "prompts that were read, while a request of them lives",
+    "ngram_index._indexes": "prompts that were read, while a request of them lives",
     "parsed._known": "parameters of the latest 18 requests, for their copies",
     "placeholders._tasks": "tasks until they are done, else the event loop forgets them",
     "reports._asked": "a context variable: one value per HTTP request",

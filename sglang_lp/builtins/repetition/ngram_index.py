@@ -33,7 +33,7 @@ _VERY_MANY = 8_192
 #: Tokens after which followers that leave a window are gathered anew, and how many such gatherings
 #: a text keeps: copies of a request are at about the same index.
 _STRIDE = 256
-_MAX_LATER = 4
+_MAX_GATHERINGS = 4
 
 
 class PrefixFollowers(NamedTuple):
@@ -50,8 +50,8 @@ class PrefixFollowers(NamedTuple):
     oldest: int
 
 
-class Later(NamedTuple):
-    """The followers of a large group that are in a window and may be banned.
+class FollowersSince(NamedTuple):
+    """Followers, out of very many, that are in a window and may be banned.
 
     Attributes:
         ids: Followers that stay in the window for at least ``_STRIDE`` tokens.
@@ -70,28 +70,28 @@ class NgramIndex:
     Attributes:
         prompt: The bytes of the text's tokens.
         tokens: The text, shape ``(length,)``.
-        new: End of the last ``third`` tokens that are new to the text, or 0.
+        last_new_probe_end: Index after the last probe, of ``probe_size`` tokens, that has not come
+            before in the text; 0 without one.
     """
 
     __slots__ = (
         "__weakref__",
+        "_gathered",
         "_groups",
-        "_later",
+        "_probes",
         "_sequences",
-        "_thirds",
-        "new",
+        "last_new_probe_end",
         "prompt",
         "tokens",
     )
 
-    def __init__(self, prompt: bytes, before: int, third: int) -> None:
+    def __init__(self, prompt: bytes, before: int, probe_size: int) -> None:
         """Index a text.
 
         Args:
             prompt: The bytes of its tokens, 64 bits each.
             before: The n - 1 tokens by which an n-gram is looked up.
-            third: Number of tokens of the sequences that :meth:`has_third` finds, at most
-                ``before``.
+            probe_size: Tokens of a probe, which :meth:`has_probe` finds; at most ``before``.
         """
         import numpy as np
 
@@ -99,21 +99,21 @@ class NgramIndex:
         self.tokens: Numbers = np.frombuffer(prompt, dtype=np.int64)
         #: Large groups that were looked up, by the place of their first sequence.
         self._groups: dict[int, PrefixFollowers] = {}
-        self._later: dict[tuple[Any, ...], Later] = {}
-        wanted = [before] if third == before else [before, third]
+        self._gathered: dict[tuple[Any, ...], FollowersSince] = {}
+        wanted = [before] if probe_size == before else [before, probe_size]
         for turn in count():
             fingerprints = Fingerprints(before, draw(prompt, turn))
             found = fingerprints.of_all(self.tokens, wanted)
             self._sequences = Sequences(fingerprints, next(found), before)
             if self._sequences.are_told_apart(self.tokens):
                 break
-        # Not checked: a new third that is taken for another only wakes a row too early.
-        thirds = next(found, None)
-        self._thirds = self._sequences
-        if thirds is not None:
-            self._thirds = Sequences(fingerprints, thirds, third)
-        (firsts,) = self._thirds.firsts.nonzero()
-        self.new = int(self._thirds.ends(firsts).max(initial=0))
+        # Not checked: a new probe that is taken for an earlier one only wakes a row too soon.
+        probes = next(found, None)
+        self._probes = self._sequences
+        if probes is not None:
+            self._probes = Sequences(fingerprints, probes, probe_size)
+        (firsts,) = self._probes.firsts.nonzero()
+        self.last_new_probe_end = int(self._probes.ends(firsts).max(initial=0))
         # The largest groups are gathered now, while no step waits.
         (begins,) = self._sequences.firsts.nonzero()
         lengths = np.diff(begins, append=len(self._sequences.firsts))
@@ -121,7 +121,7 @@ class NgramIndex:
             begin = int(begins[place])
             self._gather(begin, begin + int(lengths[place]))
 
-    def group(self, tokens: array[int]) -> PrefixFollowers | None:
+    def followers(self, tokens: array[int]) -> PrefixFollowers | None:
         """Return the followers of these ``before`` tokens, ``None`` if there are none."""
         begin, stop = self._sequences.find(tokens)
         if begin == stop:
@@ -163,21 +163,21 @@ class NgramIndex:
         group = self._groups[begin] = PrefixFollowers(ids[last], places, int(places.min()))
         return group
 
-    def later(
+    def followers_since(
         self, group: PrefixFollowers, since: int, whitelist: frozenset[int], vocab_size: int
     ) -> Iterator[Collection[int]]:
         """Yield the followers of a large group since an index, equal objects for all copies.
 
         Args:
-            group: A group from :meth:`group`, with arrays.
+            group: The followers from :meth:`followers`, with arrays.
             since: The index of the first follower that counts.
             whitelist: Tokens to leave out.
             vocab_size: Tokens from here on are left out as well.
         """
         until = 0 if since <= group.oldest else since + -since % _STRIDE
         key = id(group.ids), until, whitelist, vocab_size
-        later = self._later.get(key)
-        if later is None:
+        found = self._gathered.get(key)
+        if found is None:
             known = int(group.ids.searchsorted(vocab_size))  # they are in order
             ids, places = group.ids[:known], group.places[:known]
             if whitelist:
@@ -191,22 +191,22 @@ class NgramIndex:
                 ids = ids[stay]
             kept = array("q")
             kept.frombytes(ids.view("u1"))
-            later = self._later[key] = Later(lasting(kept), *leaving)
-            if len(self._later) > _MAX_LATER:
-                del self._later[next(iter(self._later))]
-        yield later.ids
+            found = self._gathered[key] = FollowersSince(lasting(kept), *leaving)
+            if len(self._gathered) > _MAX_GATHERINGS:
+                del self._gathered[next(iter(self._gathered))]
+        yield found.ids
         if until:
-            yield later.leaving[later.places >= since].tolist()
+            yield found.leaving[found.places >= since].tolist()
 
-    def has_third(self, tokens: array[int], since: int) -> bool:
-        """Tell whether these ``third`` tokens ended at ``since`` or later.
+    def has_probe(self, tokens: array[int], since: int) -> bool:
+        """Tell whether this probe ended at ``since`` or later.
 
         Compares fingerprints only, so in one of thousands of texts it is true for other tokens.
         """
         if since > len(self.tokens):
             return False
-        begin, stop = self._thirds.find(tokens)
-        return begin < stop and self._thirds.few_ends(stop - 1, stop)[0] >= since
+        begin, stop = self._probes.find(tokens)
+        return begin < stop and self._probes.few_ends(stop - 1, stop)[0] >= since
 
 
 @shared_by_copies
@@ -219,17 +219,19 @@ def _bannable(whitelist: frozenset[int], vocab_size: int) -> Any:
     return free
 
 
-_texts: ReadPrompts[NgramIndex] = ReadPrompts()
+_indexes: ReadPrompts[NgramIndex] = ReadPrompts()
 
 
-def text_of(token_ids: Sequence[int], start: int, before: int, third: int) -> NgramIndex:
+def index_of(token_ids: Sequence[int], start: int, before: int, probe_size: int) -> NgramIndex:
     """Return the index of the end of a prompt, the same object for all its copies.
 
     Args:
         token_ids: The prompt; fastest as an array of 64 bits.
         start: Index of the first token that counts.
         before: As for :class:`NgramIndex`.
-        third: As for :class:`NgramIndex`.
+        probe_size: As for :class:`NgramIndex`.
     """
     tokens = numbers_of(token_ids, start)
-    return _texts.of(tokens, (before, third), lambda text: NgramIndex(text, before, third))
+    return _indexes.of(
+        tokens, (before, probe_size), lambda text: NgramIndex(text, before, probe_size)
+    )

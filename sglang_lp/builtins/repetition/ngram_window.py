@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from sglang_lp.builtins.repetition.ngram_index import NgramIndex, text_of
+from sglang_lp.builtins.repetition.ngram_index import NgramIndex, index_of
 
 if TYPE_CHECKING:
     from sglang_lp.request import Request
@@ -66,21 +66,22 @@ class Window:
     output are in a dict: from the bytes of n - 1 tokens to the index of their follower, or to
     several. It has at most as many entries as the window has tokens.
 
-    An n-gram cannot come again unless its thirds do. A third that is new to the window therefore
-    makes the window ``QUIET``: no token completes an n-gram until that third is outside the newest
-    n - 1 tokens, which is before the token with the index :attr:`due`.
+    A *probe* is a sequence of a third as many tokens. An n-gram cannot come again unless its probes
+    do, so a probe that is new to the window makes the window ``QUIET``: no token completes an
+    n-gram until that probe is outside the newest n - 1 tokens, which is before the token with the
+    index :attr:`due`.
 
     ========= =================================== =================================
     state     next tokens                         next state
     ========= =================================== =================================
-    ``QUIET`` end a third that is new             ``QUIET``, due later
-    ``QUIET`` end no new third, ``due`` is later  ``QUIET``
-    ``QUIET`` end no new third, ``due`` is next   ``DUE``
-    ``DUE``   end a third that is new             ``QUIET``
-    ``DUE``   end no new third                    ``DUE``
+    ``QUIET`` end a probe that is new             ``QUIET``, due later
+    ``QUIET`` end no new probe, ``due`` is later  ``QUIET``
+    ``QUIET`` end no new probe, ``due`` is next   ``DUE``
+    ``DUE``   end a probe that is new             ``QUIET``
+    ``DUE``   end no new probe                    ``DUE``
     ========= =================================== =================================
 
-    A 1-gram has no third, so its window is always ``DUE``. In both states only thirds are recorded
+    A 1-gram has no probe, so its window is always ``DUE``. In both states only probes are recorded
     at each token. The n-grams are entered when tokens slide into a large window, and when a small
     one is asked for bans or is forked: in prose most leave a small window without being entered.
 
@@ -94,13 +95,13 @@ class Window:
         "_entered",
         "_followers",
         "_keys",
-        "_new",
+        "_last_new_probe_end",
+        "_probe_keys",
+        "_probe_size",
+        "_probes",
         "_prompt_end",
         "_start",
         "_text",
-        "_third_keys",
-        "_third_size",
-        "_thirds",
         "_whitelist",
         "_window",
     )
@@ -122,23 +123,23 @@ class Window:
         """
         self._window = window_size
         self._whitelist = whitelist
-        #: Tokens of an n-gram without its last token, and of a third.
+        #: Tokens of an n-gram without its last token, and of a probe.
         self._before = ngram_size - 1
-        self._third_size = (ngram_size + 1) // 3
+        self._probe_size = (ngram_size + 1) // 3
         #: Number of tokens, of entered tokens, and of the prompt's tokens.
         self._end = self._entered = self._prompt_end = len(prompt_ids)
         #: Index of the first token of ``_text``.
         self._start = max(0, self._end - self._window)
-        self._text: NgramIndex = text_of(prompt_ids, self._start, self._before, self._third_size)
-        #: Index after the newest third that was new to the window.
-        self._new = self._start + self._text.new
+        self._text: NgramIndex = index_of(prompt_ids, self._start, self._before, self._probe_size)
+        #: Index after the newest probe that was new to the window.
+        self._last_new_probe_end = self._start + self._text.last_new_probe_end
         #: From the bytes of n - 1 tokens of the output to the index of their follower, or several.
         self._followers: dict[bytes, int | _Followers] = {}
-        #: For each third of the output the index after its last occurrence.
-        self._thirds: dict[bytes, int] = {}
+        #: For each probe of the output the index after its last occurrence.
+        self._probes: dict[bytes, int] = {}
         #: The keys of the entered tokens of the window, oldest first.
         self._keys: deque[bytes] = deque()
-        self._third_keys: deque[bytes] = deque()
+        self._probe_keys: deque[bytes] = deque()
 
     def __repr__(self) -> str:
         return (
@@ -155,7 +156,9 @@ class Window:
     @property
     def due(self) -> int:
         """Index of the first token that could complete an n-gram of the window."""
-        return self._new + self._before + 1 - self._third_size if self._third_size else 0
+        if not self._probe_size:
+            return 0
+        return self._last_new_probe_end + self._before + 1 - self._probe_size
 
     def fork(self, history: Request | CountedTokens) -> Drafted:
         """Return a window that moves along a draft; the request's must not move meanwhile."""
@@ -166,34 +169,34 @@ class Window:
         """Take in the next tokens, which the history has as its last."""
         end = self._end
         self._end = end + len(token_ids)
-        if self._third_size:
-            self._record_thirds(history, end)
+        if self._probe_size:
+            self._record_probes(history, end)
         if self._window > _SMALL:
             self._enter(history)
 
-    def _record_thirds(self, history: Request | CountedTokens, end: int) -> None:
-        """Record the thirds that end in tokens from the index ``end`` on."""
-        third = self._third_size
-        begin = max(self._start, end + 1 - third)
-        written, size = _tokens(history, begin, self._end).tobytes(), third * _WIDTH
-        thirds, third_keys = self._thirds, self._third_keys
-        end, fresh, last = begin + third - 1, b"", 0
+    def _record_probes(self, history: Request | CountedTokens, end: int) -> None:
+        """Record the probes that end in tokens from the index ``end`` on."""
+        probe_size = self._probe_size
+        begin = max(self._start, end + 1 - probe_size)
+        written, size = _tokens(history, begin, self._end).tobytes(), probe_size * _WIDTH
+        probes, probe_keys = self._probes, self._probe_keys
+        end, fresh, last = begin + probe_size - 1, b"", 0
         # This loop is most of the time of a batch (benchmarks/cost, ngram-30-90).
         for at in range(0, len(written) - size + 1, _WIDTH):
             end += 1
             key = written[at : at + size]
-            if key not in thirds:
+            if key not in probes:
                 fresh, last = key, end
-            thirds[key] = end
-            third_keys.append(key)
-        # As a part of an n-gram of the window, a third begins in it.
-        outside = third - self._window
-        if fresh and not self._text.has_third(array("q", fresh), last + outside - self._start):
-            self._new = last
-        for number in range(end - len(third_keys) + 1, end + outside + 1):
-            left = third_keys.popleft()
-            if thirds[left] == number:
-                del thirds[left]
+            probes[key] = end
+            probe_keys.append(key)
+        # As a part of an n-gram of the window, a probe begins in it.
+        outside = probe_size - self._window
+        if fresh and not self._text.has_probe(array("q", fresh), last + outside - self._start):
+            self._last_new_probe_end = last
+        for number in range(end - len(probe_keys) + 1, end + outside + 1):
+            left = probe_keys.popleft()
+            if probes[left] == number:
+                del probes[left]
 
     def _enter(self, history: Request | CountedTokens) -> None:
         """Enter the n-grams that have ended since the last time and are in the window."""
@@ -308,7 +311,7 @@ class Window:
         self, newest: array[int], since: int, vocab_size: int
     ) -> Iterator[Collection[int]]:
         """Yield the followers in the prompt, at index ``since`` of its text or later."""
-        group = self._text.group(newest)
+        group = self._text.followers(newest)
         if group is None:
             return
         if isinstance(group.places, list):
@@ -318,7 +321,7 @@ class Window:
                 if place >= since and token_id < vocab_size and token_id not in self._whitelist
             ]
         else:
-            yield from self._text.later(group, since, self._whitelist, vocab_size)
+            yield from self._text.followers_since(group, since, self._whitelist, vocab_size)
 
 
 class Drafted:

@@ -259,7 +259,7 @@ def test_an_index_does_not_grow_with_the_history():
 
 def test_copies_of_a_prompt_share_its_index():
     prompt = random.Random(1).choices(range(9), k=500)
-    texts = [ngram_index.text_of(ids, 0, 2, 1) for ids in (prompt, [*prompt], prompt[1:])]
+    texts = [ngram_index.index_of(ids, 0, 2, 1) for ids in (prompt, [*prompt], prompt[1:])]
 
     assert texts[0] is texts[1] is not texts[2]
 
@@ -285,8 +285,8 @@ def texts_that_repeat(draw):
 @given(st.one_of(texts_that_repeat(), st.lists(st.integers(0, 50), min_size=1)), st.data())
 def test_what_followed_long_sequences_is_found_whatever_repeats(text, data):
     before = data.draw(st.integers(1, len(text)), "before")
-    third = data.draw(st.integers(1, before), "third")
-    found = ngram_index.text_of(array("q", text), 0, before, third)
+    probe_size = data.draw(st.integers(1, before), "probe_size")
+    found = ngram_index.index_of(array("q", text), 0, before, probe_size)
     for begin in range(len(text) - before + 1):
         wanted = text[begin : begin + before]
         places = {
@@ -294,15 +294,15 @@ def test_what_followed_long_sequences_is_found_whatever_repeats(text, data):
             for at in range(len(text) - before)
             if text[at : at + before] == wanted
         }
-        group = found.group(array("q", wanted))
+        group = found.followers(array("q", wanted))
         assert ({} if group is None else dict(zip(group.ids, group.places, strict=True))) == places
         last = max(
-            at + third
-            for at in range(len(text) - third + 1)
-            if text[at : at + third] == wanted[:third]
+            at + probe_size
+            for at in range(len(text) - probe_size + 1)
+            if text[at : at + probe_size] == wanted[:probe_size]
         )
-        assert found.has_third(array("q", wanted[:third]), last)
-        assert not found.has_third(array("q", wanted[:third]), last + 1)
+        assert found.has_probe(array("q", wanted[:probe_size]), last)
+        assert not found.has_probe(array("q", wanted[:probe_size]), last + 1)
 
 
 @examples(1.5)
@@ -310,7 +310,8 @@ def test_what_followed_long_sequences_is_found_whatever_repeats(text, data):
 def test_sequences_that_a_number_takes_for_each_other_are_told_apart_by_another(text, data):
     text = [token % 2 for token in text]
     before = data.draw(st.integers(1, len(text)), "before")
-    # The first one tells none of these apart, the second one some of them.
+    # With the first one a fingerprint is the number of ones, without the bits of the index; the
+    # second one tells more of these apart.
     factors = iter([1, (1 << 63) + 1])
     draw = ngram_index.draw
     drawn = []
@@ -325,14 +326,15 @@ def test_sequences_that_a_number_takes_for_each_other_are_told_apart_by_another(
 
     sequences = {tuple(text[at : at + before]) for at in range(len(text) - before + 1)}
     event(f"{len(drawn)} numbers")
-    assert (len(drawn) > 1) == (len(sequences) > 1)
+    bits = (len(text) - before + 1).bit_length()
+    assert (len(drawn) > 1) == (len({sum(one) >> bits for one in sequences}) < len(sequences))
     for wanted in sequences:
         places = {
             text[at + before]: at + before
             for at in range(len(text) - before)
             if tuple(text[at : at + before]) == wanted
         }
-        group = found.group(array("q", wanted))
+        group = found.followers(array("q", wanted))
         assert ({} if group is None else dict(zip(group.ids, group.places, strict=True))) == places
 
 
@@ -341,8 +343,8 @@ def test_tokens_whose_number_is_that_of_others_have_not_been_there():
         patch.setattr(ngram_index, "draw", lambda *_: (1, 1))
         found = ngram_index.NgramIndex(array("q", [1 << 40, 1 << 41, 7]).tobytes(), 2, 1)
 
-    assert found.group(array("q", [1 << 40, 1 << 41])) is not None
-    assert found.group(array("q", [1 << 41, 1 << 40])) is None
+    assert found.followers(array("q", [1 << 40, 1 << 41])) is not None
+    assert found.followers(array("q", [1 << 41, 1 << 40])) is None
 
 
 def test_a_text_whose_sequences_would_have_equal_sums_for_every_odd_number_is_indexed():
@@ -355,12 +357,12 @@ def test_a_text_whose_sequences_would_have_equal_sums_for_every_odd_number_is_in
     text = array("q", [*ones, 7, *others, 8])
     found = ngram_index.NgramIndex(text.tobytes(), 255, 85)
 
-    assert found.group(text[:255]).ids == [7]
-    assert found.group(text[256:511]).ids == [8]
+    assert found.followers(text[:255]).ids == [7]
+    assert found.followers(text[256:511]).ids == [8]
 
 
 @pytest.mark.parametrize("window_size", [90, 2_000])
-def test_a_window_is_quiet_until_its_newest_new_third_has_left_the_newest_tokens(window_size):
+def test_a_window_is_quiet_until_its_newest_new_probe_has_left_the_newest_tokens(window_size):
     prompt = [*range(60)]
     window = Window(30, window_size, frozenset(), prompt)
     output = array("q")
@@ -369,7 +371,7 @@ def test_a_window_is_quiet_until_its_newest_new_third_has_left_the_newest_tokens
         window.slide(CountedTokens(prompt, output), [token_id])
         banned = [*chain.from_iterable(window.banned(CountedTokens(prompt, output), VOCAB))]
 
-        # The last new third ends with the ninth token: it has a token of the end of the prompt.
+        # The last new probe ends with the ninth token: it has a token of the end of the prompt.
         due = len(output) >= 9 + 30 - 10
         assert window.state is (WindowState.DUE if due else WindowState.QUIET)
         assert banned == ([prompt[len(output)]] if len(output) >= 29 else [])
