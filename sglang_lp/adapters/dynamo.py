@@ -25,8 +25,8 @@ class _DynamoRun(Run):
     def call(self, made: Any, position: int, row: torch.Tensor) -> None:
         made(self._seen(position, len(row)), row)  # what it returns is ignored, as Dynamo does
 
-    def part_from(self, before: Run) -> None:
-        super().part_from(before)
+    def branch_from(self, parent: Run) -> None:
+        super().branch_from(parent)
         self._tokens = self._tokens and [*self._tokens]
 
     def _seen(self, position: int, vocab_size: int) -> list[int]:

@@ -44,8 +44,9 @@ class Run(ABC):
         output_ids: Generated tokens: one list that grows.
         made: The object.
         called: Position of its last call.
-        before: Along a draft, the run that this run continues, until it is called itself.
-        drafted: The runs along a draft that continue this run, by the token that follows.
+        parent: Along a draft, the run of the token before, until this run is called itself.
+        children: The runs of drafted tokens that follow directly, by token: the next nodes of the
+            draft's tree.
     """
 
     def __init__(self, processor: RowwiseProcessor, request: Request) -> None:
@@ -58,8 +59,8 @@ class Run(ABC):
         self.called = -1
         #: The row that the last call computed.
         self._computed: torch.Tensor | None = None
-        self.before: Run | None = None
-        self.drafted: dict[int, Run] = {}
+        self.parent: Run | None = None
+        self.children: dict[int, Run] = {}
 
     @abstractmethod
     def call(self, made: Any, position: int, row: torch.Tensor) -> torch.Tensor | None:
@@ -86,9 +87,9 @@ class Run(ABC):
         if position == self.called and self._computed is not None:
             row.copy_(self._computed)
             return
-        if self.before is not None:
-            self.made, self.called = deepcopy(self.before.made), self.before.called
-            self.before = None
+        if self.parent is not None:
+            self.made, self.called = deepcopy(self.parent.made), self.parent.called
+            self.parent = None
         elif self._computed is None:
             if not self._is_made:  # no server has begun
                 self.make(request, str(row.device), len(row))
@@ -107,26 +108,26 @@ class Run(ABC):
     def fork(self) -> Self:
         """Return a run for a draft that continues this run, once this run has been called."""
         fork = copy(self)
-        fork.part_from(self)
+        fork.branch_from(self)
         return fork
 
-    def part_from(self, before: Run) -> None:
-        """Copy the attributes that change: this is a shallow copy of another run."""
-        self.output_ids = [*before.output_ids]
-        self.before, self.drafted = before, {}
+    def branch_from(self, parent: Run) -> None:
+        """Make this shallow copy of a run a child of it: copy the attributes that change."""
+        self.output_ids = [*parent.output_ids]
+        self.parent, self.children = parent, {}
 
     def after(self, token_ids: Sequence[int]) -> Run:
         """Return the run that continues after generated tokens: this run or a run along a draft."""
         run: Run = self
         for token_id in token_ids:
-            drafted = run.drafted.get(token_id)
-            if drafted is not None and drafted.before is None:  # it was called
-                run = drafted
+            child = run.children.get(token_id)
+            if child is not None and child.parent is None:  # it was called
+                run = child
                 continue
-            if run.before is not None:
-                run.before.drafted[token_id] = run
+            if run.parent is not None:
+                run.parent.children[token_id] = run
             run.output_ids.append(token_id)
-            run.drafted = {}
+            run.children = {}
         return run
 
     def rewind(self) -> None:
@@ -136,8 +137,8 @@ class Run(ABC):
         """
         if self._computed is not None:
             self._computed = self._computed.clone()
-        for run in self.drafted.values():
-            run.rewind()
+        for child in self.children.values():
+            child.rewind()
 
     def prompt(self, vocab_size: int) -> list[int]:
         """Return the prompt without SGLang's pad values, which are no tokens of the model."""

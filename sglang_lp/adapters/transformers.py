@@ -43,8 +43,8 @@ class _TransformersRun(Run):
         scores = row[None]
         return checked(made(self._seen(position, row), scores), row, tuple(scores.shape))[0]
 
-    def part_from(self, before: Run) -> None:
-        super().part_from(before)
+    def branch_from(self, parent: Run) -> None:
+        super().branch_from(parent)
         self._ids = None if self._ids is None else self._ids.clone()
 
     def _seen(self, position: int, row: torch.Tensor) -> torch.Tensor:

@@ -98,13 +98,16 @@ class BannedTexts:
         #: A text that begins with another can only come after a prompt that ends with it.
         self._texts = sorted_texts(self._pieces, texts, ignore_case=ignore_case)
         self._whole = frozenset(self._texts)
+        #: Where each text begins when all are joined.
         self._starts = np.cumsum([0, *map(len, self._texts)])
         self._longest = max(map(len, self._texts))
         self._characters = frozenset(b"".join(self._texts).decode()) if ignore_case else frozenset()
         self._beginnings = {text[:end] for text in self._texts for end in range(1, len(text))}
-        left = np.repeat(self._starts[1:], np.diff(self._starts))
-        left -= np.arange(len(left))
-        self._low, self._high = self._pieces.ranges_of(b"".join(self._texts), left)
+        joined = b"".join(self._texts)
+        remaining = np.repeat(self._starts[1:], np.diff(self._starts)) - np.arange(len(joined))
+        #: For each byte of the joined texts, the range of the tokens that start with the remaining
+        #: bytes of its text, of which eight are compared.
+        self._range_starts, self._range_stops = self._pieces.ranges_of(joined, remaining)
         self.always = without(self._pieces.containing(self._texts), spared)
         if len(self.always) == len(self._pieces):
             raise RequestError(
@@ -151,7 +154,7 @@ class BannedTexts:
         return self._kept.of(end, self._completing)
 
     def _completing(self, end: bytes) -> array[int]:
-        found = without(self._found(end), self._spared)
+        found = without(self._tokens_completing(end), self._spared)
         if len(found) + len(self.always) >= len(self._pieces) and len(
             {*found, *self.always}
         ) == len(self._pieces):
@@ -172,38 +175,39 @@ class BannedTexts:
                 return text[start:]
         return text[whole:]
 
-    def _found(self, end: bytes) -> np.ndarray:
+    def _tokens_completing(self, end: bytes) -> np.ndarray:
+        """Return the tokens that complete a begun text, in order."""
         if self._ignore_case and (length := unfinished(end)):
-            return self._finishing(end[:-length], end[-length:])
-        return self._pieces.ids_in(self._rests(end))
+            return self._tokens_finishing(end[:-length], end[-length:])
+        return self._pieces.ids_in(self._remaining_ranges(end))
 
-    def _rests(self, end: bytes) -> Iterator[tuple[int, int]]:
+    def _remaining_ranges(self, end: bytes) -> Iterator[tuple[int, int]]:
         """Yield the ranges of the tokens that start with the rest of a text."""
-        for length in self._begun(end):
+        for length in self._matched_prefix_lengths(end):
             beginning = end[-length:]
             first = bisect_right(self._texts, beginning)
             last = bisect_right(
                 self._texts, beginning, first, key=lambda text: text[: len(beginning)]
             )
             places = self._starts[first:last] + length
-            low, high = self._low[places], self._high[places]
-            for found in (high > low).nonzero()[0].tolist():
-                rest = self._texts[first + found][length:]
-                # Eight bytes were compared, with a shorter token as if followed by zeros.
-                known = len(rest) <= 8 and b"\0" not in rest  # noqa: PLR2004
-                yield (low[found], high[found]) if known else self._pieces.range_of(rest)
+            starts, stops = self._range_starts[places], self._range_stops[places]
+            for index in (stops > starts).nonzero()[0].tolist():
+                rest = self._texts[first + index][length:]
+                # A token of fewer than eight bytes was compared as if zeros followed it.
+                is_exact = len(rest) <= 8 and b"\0" not in rest  # noqa: PLR2004
+                yield (starts[index], stops[index]) if is_exact else self._pieces.range_of(rest)
 
-    def _begun(self, end: bytes) -> Iterator[int]:
-        """Yield the lengths of all suffixes of a state that are a prefix of a text."""
+    def _matched_prefix_lengths(self, end: bytes) -> Iterator[int]:
+        """Yield the lengths of the state's suffixes that are prefixes of a text, longest first."""
         for start in range(len(end)):
             if end[start:] in self._beginnings:
                 yield len(end) - start
 
-    def _finishing(self, end: bytes, unfinished_part: bytes) -> np.ndarray:
+    def _tokens_finishing(self, end: bytes, unfinished_part: bytes) -> np.ndarray:
         """Return the tokens that complete a text by finishing an unfinished character."""
         import numpy as np
 
-        begun = [*self._begun(end)]
+        prefix_lengths = [*self._matched_prefix_lengths(end)]
         ids = []
         missing = lacking(unfinished_part)
         for rest, token_ids in self._pieces.finishing[missing].items():
@@ -215,18 +219,24 @@ class BannedTexts:
                 head = character.encode()
                 for token_id in token_ids:
                     text = end + head + self._pieces.of[token_id][missing:]
-                    if self._holds(text, len(end), begun):
+                    if self._completes(text, len(end), prefix_lengths):
                         ids.append(token_id)
         return np.array(sorted(ids), dtype=np.int64)
 
     def _likely(self, end: bytes) -> str:
         """Return a text with the longest prefix that is a suffix of this state."""
-        length = next(self._begun(end), 0)
+        length = next(self._matched_prefix_lengths(end), 0)
         return self._texts[bisect_right(self._texts, end[len(end) - length :])].decode()
 
-    def _holds(self, text: bytes, known: int, begun: Sequence[int]) -> bool:
-        """Tell whether a banned text ends after the first ``known`` bytes."""
-        starts = (*(known - length for length in begun), *range(known, len(text)))
+    def _completes(self, text: bytes, known: int, prefix_lengths: Sequence[int]) -> bool:
+        """Tell whether a banned text ends behind the first ``known`` bytes of a text.
+
+        Args:
+            text: The state and a token.
+            known: Length of the state.
+            prefix_lengths: Lengths of the suffixes of the state with which a banned text begins.
+        """
+        starts = (*(known - length for length in prefix_lengths), *range(known, len(text)))
         return any(
             text[start:stop] in self._whole
             for stop in range(known + 1, len(text) + 1)

@@ -87,14 +87,14 @@ class TextChoices:
 
     def continuing(self, place: bytes) -> Sequence[int]:
         """Return the tokens that continue a text."""
-        return self._kept.of(place, self._found)
+        return self._kept.of(place, self._tokens_continuing)
 
     def is_complete(self, place: bytes) -> bool:
         """Tell whether a text ends here."""
         at = bisect_left(self._texts, place)
         return at < len(self._texts) and self._texts[at] == place
 
-    def _found(self, place: bytes) -> Sequence[int]:
+    def _tokens_continuing(self, place: bytes) -> Sequence[int]:
         said = len(place)
         first = bisect_left(self._texts, place)
         last = bisect_right(self._texts, place, first, key=lambda text: text[:said])
@@ -119,7 +119,7 @@ def spelled_rests(vocabulary: Vocabulary, texts: Sequence[str]) -> set[bytes] | 
     spelled = {b""}
     for text in texts:
         encoded = text.encode()
-        ways = vocabulary.exact.ways(encoded)
+        ways = vocabulary.exact.usable_lengths(encoded)
         if not ways[0]:
             raise RequestError(
                 f"expected texts that the served model can write, got {shown(text)}, which no "

@@ -103,7 +103,7 @@ class NextParts:
         self._new = [*self._entries(0, self._begin[0])]
         self._parts: KeptIds[_Parts] = KeptIds()
         self._shares: KeptIds[Shares] = KeptIds()
-        self._parts.of(0, self._found)  # where every request begins
+        self._parts.of(0, self._parts_from)  # where every request begins
 
     def step(self, state: int, token_id: int) -> tuple[int, int]:
         """Return the state after one more token, and the texts that the token completes.
@@ -134,7 +134,7 @@ class NextParts:
         import numpy as np
 
         state, wanted, vocab_size = place
-        parts = self._parts.of(state, self._found)
+        parts = self._parts.of(state, self._parts_from)
         if not len(parts):
             return Shares([], array("d"))
         counts = np.array([wanted >> number & 1 for number in range(len(self._texts))])
@@ -143,7 +143,7 @@ class NextParts:
         ids = array("q", parts.ids[some].tobytes())
         return Shares(lasting(ids) if ids else [], array("d", values[some].tobytes()))
 
-    def _found(self, state: int) -> _Parts:
+    def _parts_from(self, state: int) -> _Parts:
         """Return the next parts of begun and of new texts in a state."""
         import numpy as np
 

@@ -66,9 +66,9 @@ class Pieces:
             place: The index.
             allowed: The lengths that count: bit 3 for 3 bytes.
         """
-        starts = self._lengths_from
+        by_start = self._lengths_from
         lengths = allowed & (
-            starts.get(text[place : place + 2]) or starts.get(text[place : place + 1], 0)
+            by_start.get(text[place : place + 2]) or by_start.get(text[place : place + 1], 0)
         )
         while lengths:
             length = lengths.bit_length() - 1
@@ -77,26 +77,26 @@ class Pieces:
             lengths -= 1 << length
         return 0
 
-    def ways(self, text: bytes) -> list[int]:
+    def usable_lengths(self, text: bytes) -> list[int]:
         """Return, for each place in a text, the length of the longest usable token there.
 
         A token is usable if tokens spell the rest after it. Without such a token the length is 0.
         """
         all_lengths = (2 << self.longest) - 1
-        ways = [0] * len(text)
-        after = 1  # bit 3: tokens spell what is left 3 bytes later
+        found = [0] * len(text)
+        usable = 1  # bit 3: tokens spell the text from 3 bytes after the place
         for place in reversed(range(len(text))):
-            after = after << 1 & all_lengths
-            ways[place] = length = self.longest_at(text, place, after)
-            after |= length > 0
-        return ways
+            usable = usable << 1 & all_lengths
+            found[place] = length = self.longest_at(text, place, usable)
+            usable |= length > 0
+        return found
 
-    def ranges_of(self, joined: bytes, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def ranges_of(self, joined: bytes, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the ranges of many prefixes at once, by their first eight bytes.
 
         Args:
             joined: The texts that the prefixes are parts of, one after the other.
-            left: For each position in ``joined`` the length of the prefix that starts there.
+            lengths: For each position in ``joined`` the length of the prefix that starts there.
 
         Returns:
             For each position the start and the stop of the range of tokens that start with the
@@ -104,14 +104,14 @@ class Pieces:
         """
         import numpy as np
 
-        first, last = _bounds(_eights(joined), left)
+        first, last = _bounds(_eights(joined), lengths)
         order = np.argsort(first)  # neighbours are searched for together
-        low = np.empty(len(first), dtype=np.int64)
-        low[order] = np.searchsorted(self._heads, first[order], "left")
-        high = low.copy()
-        some = np.flatnonzero(self._heads[np.minimum(low, len(self._heads) - 1)] <= last)
-        high[some] = np.searchsorted(self._heads, last[some], "right")
-        return low, np.maximum(low, high)
+        starts = np.empty(len(first), dtype=np.int64)
+        starts[order] = np.searchsorted(self._heads, first[order], "left")
+        stops = starts.copy()
+        filled = np.flatnonzero(self._heads[np.minimum(starts, len(self._heads) - 1)] <= last)
+        stops[filled] = np.searchsorted(self._heads, last[filled], "right")
+        return starts, np.maximum(starts, stops)
 
     def ids_in(self, ranges: Iterable[tuple[int, int]]) -> np.ndarray:
         """Return the ids of the tokens in any of several ranges, each once, ascending, int64."""
@@ -178,7 +178,7 @@ class Pieces:
             getattr(self, name)
 
     def prepare_to_spell(self) -> None:
-        """Build the tables of :meth:`same_as` and :meth:`ways`."""
+        """Build the tables of :meth:`same_as` and :meth:`usable_lengths`."""
         for name in ("longest", "single_bytes", "_first", "_lengths_from"):
             getattr(self, name)
 

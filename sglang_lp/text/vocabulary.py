@@ -122,7 +122,7 @@ class Vocabulary:
         exact, ids = self.exact, list[int]()
         # Where every byte is a token, no way ends in the middle.
         sure = exact.single_bytes.issuperset(text)
-        ways = () if sure else exact.ways(text)
+        ways = () if sure else exact.usable_lengths(text)
         place = 0
         while place < len(text):
             length = exact.longest_at(text, place) if sure else ways[place]

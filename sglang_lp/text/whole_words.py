@@ -193,7 +193,7 @@ class WholeWords:
         return self._kept.of(end, self._completing)
 
     def _completing(self, end: bytes) -> array[int]:
-        return without(self._found(end), self._spared)
+        return without(self._tokens_completing(end), self._spared)
 
     def _remembered(self, text: bytes) -> bytes:
         if text.endswith(BROKEN):
@@ -215,7 +215,8 @@ class WholeWords:
             if place >= floor and not is_word(character):
                 yield place
 
-    def _found(self, end: bytes) -> np.ndarray:
+    def _tokens_completing(self, end: bytes) -> np.ndarray:
+        """Return the tokens that make a begun or a written word a whole word, in order."""
         import numpy as np
 
         part = end[len(end) - unfinished(end) :]
@@ -231,7 +232,7 @@ class WholeWords:
             if whole in starts:
                 found[self._first] = True
             for beginning in begun:
-                self._ban_rests(beginning, found)
+                self._ban_remaining(beginning, found)
         banned = found.copy()
         banned[[*self.always]] = True
         if written and not part:
@@ -261,7 +262,7 @@ class WholeWords:
         for token_id in checked:
             found[token_id] = self._breaks(end + self._vocabulary.tokens[token_id], known)
 
-    def _ban_rests(self, beginning: bytes, found: np.ndarray) -> None:
+    def _ban_remaining(self, beginning: bytes, found: np.ndarray) -> None:
         """Ban the tokens that complete a begun word and continue with no letter."""
         edges, pieces, length = self._edges, self._pieces, len(beginning)
         first = bisect_left(self._texts, beginning)

@@ -304,7 +304,7 @@ def test_a_text_is_spelled_with_the_longest_tokens_that_leave_a_way_on(
         if fitting:
             longest[place] = max(fitting)
 
-    ways = vocabulary.exact.ways(text)
+    ways = vocabulary.exact.usable_lengths(text)
     assert ways == [longest.get(place, 0) for place in range(len(text))]
 
     spelled = vocabulary.spell(text)

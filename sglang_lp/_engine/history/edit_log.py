@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from sglang_lp._engine.apply.answers import PendingAnswer
 
@@ -68,18 +68,17 @@ class Spans:
 
     def without(self, others: Spans) -> Spans:
         """Return the positions that other spans do not have."""
-        left, taken, i = Spans(), others.spans, 0
+        remaining, removed, index = Spans(), others.spans, 0
         for start, stop in self.spans:
-            since = start
-            while i < len(taken) and taken[i][0] < stop:
-                first, end = taken[i]
-                left.add(since, first)
-                since = max(since, end)
+            while index < len(removed) and removed[index][0] < stop:
+                first, end = removed[index]
+                remaining.add(start, first)
+                start = max(start, end)  # noqa: PLW2901 - the rest of the span
                 if end > stop:  # it also covers the next span
                     break
-                i += 1
-            left.add(since, stop)
-        return left
+                index += 1
+            remaining.add(start, stop)
+        return remaining
 
 
 class EditRecorder(Protocol):
@@ -92,6 +91,20 @@ class EditRecorder(Protocol):
         """Open or close the span of persistent edits."""
 
 
+class _PendingEdit(NamedTuple):
+    """Edits of one position that may not count, or may not force.
+
+    Attributes:
+        position: The position.
+        path: Drafted tokens right before it: the edits count if the answer has them.
+        forced: Whether a token is forced; the device's answer if that decides.
+    """
+
+    position: int
+    path: list[int]
+    forced: bool | PendingAnswer
+
+
 class EditLog:
     """The edit log of one request.
 
@@ -100,35 +113,37 @@ class EditLog:
     device's answer, are not known.
     """
 
-    __slots__ = ("_edited", "_forced", "_forces", "_pending", "_persistent", "_since", "_until")
+    __slots__ = (
+        *("_edited", "_forced", "_pending", "_persistent"),
+        *("_run_forces", "_run_start", "_run_stop"),
+    )
 
     def __init__(self) -> None:
         self._edited, self._forced = Spans(), Spans()
         #: The run of step edits: its first position, the position after its last, and whether it
         #: forces. -1 if there is none.
-        self._since = self._until = -1
-        self._forces = False
+        self._run_start = self._run_stop = -1
+        self._run_forces = False
         #: First position of the persistent edits, and whether they force a token.
         self._persistent: tuple[int, bool] | None = None
-        #: Position, drafted tokens right before it, and whether a token is forced.
-        self._pending: list[tuple[int, list[int], bool | PendingAnswer]] = []
+        self._pending: list[_PendingEdit] = []
 
     def add(self, position: int, *, forced: bool | PendingAnswer) -> None:
         """Add the step edits of one position."""
-        if position == self._until and forced is self._forces:  # nearly always
-            self._until = position + 1
+        if position == self._run_stop and forced is self._run_forces:  # nearly always
+            self._run_stop = position + 1
             return
         self._flush()
         if self._pending or not isinstance(forced, bool):
             # Pending entries from here on are of a step whose result was dropped.
-            self._pending = [entry for entry in self._pending if entry[0] < position]
-            self._pending.append((position, [], forced))
+            self._pending = [edit for edit in self._pending if edit.position < position]
+            self._pending.append(_PendingEdit(position, [], forced))
             return
         if self._persistent is not None:  # close its span up to here, and open it again
             start, forces = self._persistent
             self._close(position)
             self._persistent = max(start, position), forces
-        self._since, self._until, self._forces = position, position + 1, forced
+        self._run_start, self._run_stop, self._run_forces = position, position + 1, forced
 
     def add_run(self, start: int, stop: int, *, forced: bool) -> None:
         """Add the step edits of consecutive positions; nothing may be pending."""
@@ -137,7 +152,7 @@ class EditLog:
             self._add_span(start, stop, forced=forced)
         else:
             self.add(start, forced=forced)
-            self._until = stop
+            self._run_stop = stop
 
     @property
     def is_settled(self) -> bool:
@@ -158,7 +173,7 @@ class EditLog:
 
     def add_drafted(self, position: int, path: list[int], *, forced: bool | PendingAnswer) -> None:
         """Add edits that count if the drafted tokens right before them are accepted."""
-        self._pending.append((position, path, forced))
+        self._pending.append(_PendingEdit(position, path, forced))
 
     def set_persistent(self, position: int, *, exist: bool, forced: bool) -> None:
         """Open or close the span of persistent edits.
@@ -176,8 +191,10 @@ class EditLog:
         if not self._pending:
             return
         length = len(output_ids)
-        reached = sorted((e for e in self._pending if e[0] < length), key=lambda entry: entry[0])
-        later = [entry for entry in self._pending if entry[0] >= length and not entry[1]]
+        reached = sorted(
+            (edit for edit in self._pending if edit.position < length), key=lambda e: e.position
+        )
+        later = [edit for edit in self._pending if edit.position >= length and not edit.path]
         self._pending = []
         for position, path, forced in reached:
             if [*output_ids[position - len(path) : position]] != path:
@@ -227,9 +244,9 @@ class EditLog:
 
     def _flush(self) -> None:
         """End the run of step edits."""
-        if self._until >= 0:
-            self._add_span(self._since, self._until, forced=self._forces)
-            self._since = self._until = -1
+        if self._run_stop >= 0:
+            self._add_span(self._run_start, self._run_stop, forced=self._run_forces)
+            self._run_start = self._run_stop = -1
 
     def _add_span(self, start: int, stop: int, *, forced: bool) -> None:
         self._edited.add(start, stop)
