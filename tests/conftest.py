@@ -109,7 +109,7 @@ def pytest_xdist_make_scheduler(config, log):
         def _split_scope(self, nodeid):
             file, _, name = nodeid.partition("::")
             parameters = name.partition("[")[2].removesuffix("]").split("-")
-            servers = [one for one in parameters if one in SERVERS and "/engine/" in file]
+            servers = [one for one in parameters if one in SERVERS and "/live/" in file]
             return servers[0] if servers else file
 
     config.option.loadscopereorder = False  # or the files with the most tests came first

@@ -6,12 +6,12 @@ from pathlib import Path
 import orjson
 import pytest
 
-from benchmarks.dashboard import Scrape, evaluate
 from sglang_lp.policy import Rules
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.metrics import ABOUT, NAMES
 from sglang_lp.trust import Policy, Verifier
 from support.models.vocabularies import byte_level
+from support.prometheus import Scrape, evaluate
 
 DOCS = Path(__file__).parents[2] / "docs"
 DASHBOARD = orjson.loads((DOCS / "grafana.json").read_bytes())

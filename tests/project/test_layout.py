@@ -124,6 +124,21 @@ SHARED_NAMES = {
     "Params": "the name under which each processor declares its parameters",
 }
 
+#: What tests outside of ``support`` may import besides the package: what the tests of a room test.
+TESTED = {
+    "demo": ("demo",),
+    "evidence": ("benchmarks.evidence", "benchmarks.svg"),
+    "hunt": ("hunt",),
+    "performance": ("benchmarks",),
+}
+#: What other tests may import, and why. A key is a file or a module.
+SHARED_IMPORTS = {
+    "demo.corpus": "what the demo's model was taught",
+    "demo.model": "a model that answers, which the demo trains",
+    "demo.speaking": "a model that speaks, from a package",
+    "tests/live/test_soak.py": "some seconds of the soak, on a server of the other tests",
+}
+
 
 def part_of(module: str) -> str | None:
     """Return the part of sglang_lp that a dotted name belongs to; ``None`` outside of it."""
@@ -221,6 +236,26 @@ def test_imports_run_one_way(module):
         if imported in {None, part, "__version__"} or (module, name.rpartition(".")[0]) in UPWARDS:
             continue
         assert RANKS[imported] < RANKS[part], f"{module} may not import sglang_lp.{imported}"
+
+
+def test_only_tests_of_the_benchmarks_the_demo_and_the_hunt_import_them():
+    used, wrong = set(), []
+    for path in (ROOT / "tests").rglob("*.py"):
+        file = path.relative_to(ROOT)
+        allowed = TESTED.get(file.parts[1], ())
+        for name in imported_names(path.read_text(), ".".join(file.with_suffix("").parts)):
+            if name.partition(".")[0] not in {"benchmarks", "demo", "hunt"}:
+                continue
+            if any(f"{name}.".startswith(f"{one}.") for one in allowed):
+                continue
+            within = {str(file), *(name.rsplit(".", cut)[0] for cut in range(name.count(".")))}
+            reasons = within & SHARED_IMPORTS.keys()
+            used |= reasons
+            if not reasons:
+                wrong.append(f"{file}: {name}")
+
+    assert sorted(wrong) == []
+    assert used == {*SHARED_IMPORTS}
 
 
 def test_every_rank_is_that_of_a_part_that_exists():

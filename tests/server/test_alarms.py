@@ -19,7 +19,6 @@ import pytest
 import yaml
 from prometheus_client import REGISTRY
 
-from benchmarks.dashboard import quantiles
 from sglang_lp._engine.history.arrivals import Arrivals
 from sglang_lp.catalogue.build import build
 from sglang_lp.catalogue.file import save
@@ -30,6 +29,7 @@ from sglang_lp.server.scheduler.gate import SchedulerGate
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.trust import Policy
 from support.fakes.requests import Req
+from support.prometheus import quantiles
 
 ROOT = Path(__file__).parents[2]
 ((GROUP,),) = yaml.safe_load((ROOT / "deploy" / "alerts.yaml").read_text()).values()
