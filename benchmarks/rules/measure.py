@@ -23,7 +23,7 @@ from benchmarks.pages import Part
 from benchmarks.tables import table
 from sglang_lp._engine.history.arrivals import Arrivals
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor, ThinkingBudgetLogitProcessor
-from sglang_lp.policy.decisions import Ceiling, Chosen
+from sglang_lp.policy.sections import Ceiling, Chosen
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.scheduler.gate import SchedulerGate

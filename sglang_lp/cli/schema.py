@@ -34,8 +34,8 @@ def make_schema() -> dict[str, Any]:
     from sglang_lp.catalogue.source import CatalogueSource
     from sglang_lp.cli.describe import parse_attributes
     from sglang_lp.policy.adapt import Adapt
-    from sglang_lp.policy.decisions import LEVELS, Ceiling, Chosen, Profile, Structured
     from sglang_lp.policy.file import PolicyFile
+    from sglang_lp.policy.sections import LEVELS, Ceiling, Chosen, Profile, Structured
     from sglang_lp.trust import Limits, Pin
 
     schema = msgspec.json.schema(PolicyFile)

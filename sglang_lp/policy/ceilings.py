@@ -11,7 +11,7 @@ import msgspec
 from sglang_lp.adapters import AdaptedProcessor
 from sglang_lp.errors import InvalidParameter, PolicyError, did_you_mean, shown
 from sglang_lp.params import Parameters, fields_without_limit, replaced
-from sglang_lp.policy.decisions import Above, Ceiling
+from sglang_lp.policy.sections import Above, Ceiling
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:

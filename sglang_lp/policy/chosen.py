@@ -15,7 +15,7 @@ from sglang_lp.policy.classes import load
 from sglang_lp.policy.thinking import is_thinking_budget
 
 if TYPE_CHECKING:
-    from sglang_lp.policy.decisions import Chosen, Profile
+    from sglang_lp.policy.sections import Chosen, Profile
     from sglang_lp.processor import LogitProcessor
 
 

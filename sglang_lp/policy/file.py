@@ -17,8 +17,8 @@ from sglang_lp.errors import PolicyError, shown
 from sglang_lp.importing import parse_entry
 from sglang_lp.policy.adapt import Adapt  # noqa: TC001 - msgspec reads the annotation
 from sglang_lp.policy.allowing import make_allow_list
-from sglang_lp.policy.decisions import Decisions
 from sglang_lp.policy.mistakes import explain
+from sglang_lp.policy.sections import Decisions
 from sglang_lp.policy.stock import Stock
 from sglang_lp.trust.allow_list import MAX_PINS, AllowList, Pin
 from sglang_lp.trust.audit import Limits

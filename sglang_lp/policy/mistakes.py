@@ -14,7 +14,7 @@ import msgspec
 from sglang_lp.catalogue.source import CatalogueSource
 from sglang_lp.errors import did_you_mean, shown
 from sglang_lp.policy.adapt import Adapt
-from sglang_lp.policy.decisions import Above, Ceiling, Chosen, Profile, Structured
+from sglang_lp.policy.sections import Above, Ceiling, Chosen, Profile, Structured
 from sglang_lp.policy.stock import Stock
 from sglang_lp.trust.allow_list import Pin
 from sglang_lp.trust.audit import Limits

@@ -43,7 +43,7 @@ from sglang_lp.served_model import UNKNOWN
 
 if TYPE_CHECKING:
     from sglang_lp.links import Link
-    from sglang_lp.policy.decisions import Decisions
+    from sglang_lp.policy.sections import Decisions
     from sglang_lp.processor import LogitProcessor
     from sglang_lp.served_model import ReasoningFormat, ServedModel
 

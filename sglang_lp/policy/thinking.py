@@ -13,7 +13,7 @@ from sglang_lp.errors import InvalidParameter, PolicyError
 from sglang_lp.links import fit, parse_links, serve_again
 from sglang_lp.params import replaced
 from sglang_lp.policy.ceilings import refusal
-from sglang_lp.policy.decisions import Above, Ceiling, Decisions
+from sglang_lp.policy.sections import Above, Ceiling, Decisions
 from sglang_lp.served_model import UNKNOWN
 
 if TYPE_CHECKING:

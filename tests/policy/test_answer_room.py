@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sglang_lp.links import serve
 from sglang_lp.policy import Rules
-from sglang_lp.policy.decisions import Ceiling, Chosen
+from sglang_lp.policy.sections import Ceiling, Chosen
 from sglang_lp.processor import Recording
 from sglang_lp.request import Request
 from sglang_lp.served_model import ServedModel

@@ -14,7 +14,7 @@ from sglang_lp.links import parse_links
 from sglang_lp.params import fields_without_limit
 from sglang_lp.policy import Rules
 from sglang_lp.policy.ceilings import lower
-from sglang_lp.policy.decisions import Ceiling, Chosen
+from sglang_lp.policy.sections import Ceiling, Chosen
 from sglang_lp.served_model import ServedModel
 from sglang_lp.trust import Policy, Verifier
 from support.asked import asked_for

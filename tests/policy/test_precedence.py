@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.policy import Rules
-from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
+from sglang_lp.policy.sections import Ceiling, Chosen, Profile
 from sglang_lp.served_model import ServedModel
 from sglang_lp.trust import Policy, Verifier
 from support.asked import asked_for

@@ -7,7 +7,7 @@ from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.builtins.thinking.known import Family
 from sglang_lp.errors import InvalidParameter, PayloadRefused, PolicyError, RequestError
 from sglang_lp.policy import Rules
-from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
+from sglang_lp.policy.sections import Ceiling, Chosen, Profile
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.served_model import ReasoningFormat, ServedModel
 from sglang_lp.trust import Policy, Verifier

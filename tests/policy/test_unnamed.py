@@ -9,7 +9,7 @@ from sglang_lp._engine.history.attached import attach_row
 from sglang_lp._engine.history.foreseen import foreseen
 from sglang_lp.errors import RequestError, Unsupported
 from sglang_lp.faults import as_fault
-from sglang_lp.policy.decisions import Chosen
+from sglang_lp.policy.sections import Chosen
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.gate.algorithms import Speculation
 from sglang_lp.server.gate.guard import Guard

@@ -9,7 +9,7 @@ from sglang_lp._engine.history.arrivals import Arrivals
 from sglang_lp._engine.history.attached import rows_of
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor
 from sglang_lp.errors import PayloadRefused, PolicyError
-from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
+from sglang_lp.policy.sections import Ceiling, Chosen, Profile
 from sglang_lp.server.front.admission import Admission
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.gate.reserved_keys import BUDGET_FIELD, EFFORT

@@ -18,8 +18,8 @@ from sglang_lp.catalogue.source import CatalogueSource
 from sglang_lp.edits import MAX_BIAS
 from sglang_lp.errors import RefusalReason
 from sglang_lp.params import parsed
-from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
 from sglang_lp.policy.file import PolicyFile
+from sglang_lp.policy.sections import Ceiling, Chosen, Profile
 from sglang_lp.server.front import bounds, lists, scoring, tokenizer
 from sglang_lp.server.gate import guard, request_fields, reserved_keys, stop_regex
 from sglang_lp.server.startup.launch import REFUSED

@@ -23,8 +23,8 @@ from sglang_lp.adapters import AdaptedProcessor
 from sglang_lp.adapters.vllm_xargs import merge_xargs
 from sglang_lp.errors import RequestError, shown
 from sglang_lp.params import MAX_INT
-from sglang_lp.policy.decisions import LEVELS
 from sglang_lp.policy.fields import ENGINE_FIELDS, NO_CALLS
+from sglang_lp.policy.sections import LEVELS
 from sglang_lp.server.front.answer_errors import noting
 from sglang_lp.server.front.engine_fields import (
     MISSING,

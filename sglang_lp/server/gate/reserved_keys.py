@@ -12,8 +12,8 @@ from typing import Any
 from weakref import ProxyType
 
 from sglang_lp.errors import RequestError, shown
-from sglang_lp.policy.decisions import LEVELS
 from sglang_lp.policy.fields import ENGINE_FIELDS
+from sglang_lp.policy.sections import LEVELS
 from sglang_lp.server.gate.coded import Coded
 
 #: Most keys of ``custom_params``: a chain of the greatest length has some 150 parameters.

@@ -20,7 +20,7 @@ from sglang_lp.builtins import (
     ThinkingBudgetLogitProcessor,
 )
 from sglang_lp.errors import InvalidParameter, PayloadRefused, RequestError, Unsupported
-from sglang_lp.policy.decisions import Chosen
+from sglang_lp.policy.sections import Chosen
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.front import admission, header, meta_info
 from sglang_lp.server.front.admission import Admission, supports_sampling_mask

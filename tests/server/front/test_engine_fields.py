@@ -10,8 +10,8 @@ pytest.importorskip("sglang.srt")
 
 from sglang_lp.errors import InvalidParameter, PayloadRefused, PolicyError, RequestError
 from sglang_lp.policy import Rules
-from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
 from sglang_lp.policy.fields import ENGINE_FIELDS
+from sglang_lp.policy.sections import Ceiling, Chosen, Profile
 from sglang_lp.served_model import ReasoningFormat, ServedModel, ToolCallFormat
 from sglang_lp.server.front.engine_fields import spell
 from sglang_lp.server.front.fields import Reader

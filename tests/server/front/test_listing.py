@@ -8,7 +8,7 @@ import pytest
 from fastapi import FastAPI
 
 from sglang_lp.adapters import as_processor
-from sglang_lp.policy.decisions import Chosen, Profile
+from sglang_lp.policy.sections import Chosen, Profile
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.front.listing import add_list, list_allowed
 from sglang_lp.server.gate.guard import Guard

@@ -10,7 +10,7 @@ from sglang_lp import wire
 from sglang_lp._engine.history.arrivals import Arrivals
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor, DRYLogitProcessor
 from sglang_lp.errors import RequestError
-from sglang_lp.policy.decisions import Chosen, Profile
+from sglang_lp.policy.sections import Chosen, Profile
 from sglang_lp.server.front.admission import Admission
 from sglang_lp.server.front.bounds import MAX_ENTRIES
 from sglang_lp.server.front.fields import Reader

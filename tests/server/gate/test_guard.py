@@ -30,7 +30,7 @@ from sglang_lp.errors import (
     Unsupported,
 )
 from sglang_lp.params.parsed import forget
-from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
+from sglang_lp.policy.sections import Ceiling, Chosen, Profile
 from sglang_lp.policy.stock import Stock
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.served_model import ReasoningFormat, ServedModel

@@ -22,7 +22,7 @@ from sglang_lp.builtins.thinking.finder import BlockTokens, finder_for
 from sglang_lp.builtins.thinking.progress import Progress
 from sglang_lp.errors import InvalidParameter
 from sglang_lp.links import prepare
-from sglang_lp.policy.decisions import Ceiling
+from sglang_lp.policy.sections import Ceiling
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.gate.intake import Intake

@@ -9,7 +9,7 @@ from sglang_lp import builtins
 from sglang_lp.errors import PolicyError, RequestError, Unsupported
 from sglang_lp.links import Serving, parse_links
 from sglang_lp.params import take_beside
-from sglang_lp.policy.decisions import Structured
+from sglang_lp.policy.sections import Structured
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.gate.intake import Intake
 from sglang_lp.server.gate.whole_answers import check_policy, find_banned, is_whole

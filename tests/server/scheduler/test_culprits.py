@@ -20,7 +20,7 @@ from sglang_lp._engine.history.drafts import Drafts
 from sglang_lp.builtins.phase import PhasedParams
 from sglang_lp.faults import UNNAMED
 from sglang_lp.params.parsed import forget
-from sglang_lp.policy.decisions import Chosen, Profile
+from sglang_lp.policy.sections import Chosen, Profile
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.request import History
 from sglang_lp.served_model import ReasoningFormat

@@ -24,7 +24,7 @@ from sglang_lp.builtins import (
     LoopBreakerLogitProcessor,
 )
 from sglang_lp.errors import InstallError, PayloadRefused, ProcessorFault
-from sglang_lp.policy.decisions import Chosen
+from sglang_lp.policy.sections import Chosen
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.gate.coded import Coded
 from sglang_lp.server.gate.guard import DECIDED, Guard

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sglang_lp.policy.decisions import Ceiling, Chosen, Profile
+from sglang_lp.policy.sections import Ceiling, Chosen, Profile
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.startup import installation
 from sglang_lp.server.startup.start_block import describe_start
