@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from scripts.processors import find_base
 from sglang_lp import builtins
-from sglang_lp.cli.describe import find_base, summary
+from sglang_lp.cli.describe import summary
 
 if TYPE_CHECKING:
     from sglang_lp.processor import LogitProcessor

@@ -7,6 +7,7 @@ that share another's parameters.
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,9 +17,9 @@ from typing import Any
 import orjson
 
 from sglang_lp import builtins
-from sglang_lp.cli.describe import find_base, list_parameters, to_markdown
+from sglang_lp.cli.describe import list_parameters, to_markdown
 
-__all__ = ["FOLDER", "LIST", "TITLES", "write_pages"]
+__all__ = ["FOLDER", "LIST", "TITLES", "find_base", "write_pages"]
 
 LIST = Path("docs/processors.md")
 FOLDER = Path("docs/processors")
@@ -28,6 +29,9 @@ _WIDTH = 88
 _WRITTEN = (
     "<!-- Written by `.venv/bin/python -m scripts.processors` from the classes; do not edit. -->"
 )
+
+#: A literal block of a docstring.
+_BLOCK = re.compile(r"::\n\n((?: {4}.*\n?)+)")
 
 #: What a reader looks for, by class name, in groups of the list.
 TITLES = {
@@ -162,7 +166,18 @@ def _page(processor: type[Any], title: str) -> Iterator[str]:
 def _about(processor: type[Any]) -> tuple[str, str]:
     """Return the first line about a class, and the rest, as Markdown."""
     first, _, more = to_markdown(inspect.getdoc(processor) or "").partition("\n")
-    return first, more.strip()
+    return first, _BLOCK.sub(_write_block, more).strip()
+
+
+def _write_block(block: re.Match[str]) -> str:
+    """Return a literal block of a docstring as a block of JSON."""
+    return f":\n\n```json\n{inspect.cleandoc(block[1])}\n```\n"
+
+
+def find_base(processor: type[Any]) -> type[Any] | None:
+    """Return the built-in that a class is derived from and shares parameters with, if any."""
+    parent: type[Any] = processor.__mro__[1]
+    return parent if parent.__name__ in builtins.__all__ else None
 
 
 def _derived(processor: type[Any]) -> Iterator[str]:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import msgspec
 import orjson
 
-from sglang_lp import builtins
 from sglang_lp.params import Parameters
 
 #: SGLang keeps numbers in 32 bits; repeating that bound for each would be noise.
@@ -56,12 +55,6 @@ def list_parameters(processor: type[Any]) -> list[Parameter]:
     ]
 
 
-def find_base(processor: type[Any]) -> type[Any] | None:
-    """Return the built-in that a class is derived from and shares parameters with, if any."""
-    parent: type[Any] = processor.__mro__[1]
-    return parent if parent.__name__ in builtins.__all__ else None
-
-
 def _to_json(value: Any) -> str:
     return orjson.dumps(value).decode()
 
@@ -79,13 +72,8 @@ def parse_attributes(doc: str) -> dict[str, str]:
 
 
 def to_markdown(doc: str) -> str:
-    """Return a docstring, with its markup turned into Markdown."""
-    text = re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"`\1`", doc).replace("``", "`")
-    return re.sub(
-        r"::\n\n((?: {4}.*\n?)+)",
-        lambda block: f":\n\n```json\n{inspect.cleandoc(block[1])}\n```\n",
-        text,
-    )
+    """Return a docstring, with its names and roles as Markdown's code."""
+    return re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"`\1`", doc).replace("``", "`")
 
 
 def _plain(schema: dict[str, Any], named: dict[str, Any]) -> dict[str, Any]:

@@ -4,9 +4,8 @@ import json
 import re
 from pathlib import Path
 
-from scripts.processors import FOLDER, LIST, TITLES, write_pages
+from scripts.processors import FOLDER, LIST, TITLES, find_base, write_pages
 from sglang_lp import builtins
-from sglang_lp.cli.describe import find_base
 from sglang_lp.client import attach
 
 ROOT = Path(__file__).parents[2]
