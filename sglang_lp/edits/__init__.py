@@ -190,7 +190,7 @@ class Edits(ABC):
     def add(self, other: Edits) -> None:
         """Declare the edits that another processor declared, for a processor that runs others.
 
-        Only the edits of this step are added. The other processor's standing edits, its next
+        Only the edits of this step are added. The other processor's *always* edits, its next
         position and its end are the attributes ``standing``, ``wake`` and ``end`` of its
         :class:`~sglang_lp.processor.Recording`; the processor that runs it reads them itself.
 

@@ -273,9 +273,9 @@ def precompile(recording: Recording) -> None:
         recording: Keeps the compiled edits, so that they stay shared while it lives.
     """
     persistent = None
-    for lasting in (recording.standing, recording if recording.holds else None):
-        if lasting is not None and not lasting.is_empty:
-            persistent = CompiledEdits.of(lasting)
+    for edits in (recording.standing, recording if recording.holds else None):
+        if edits is not None and not edits.is_empty:
+            persistent = CompiledEdits.of(edits)
             if persistent.is_wide:
                 _precompute_mask(persistent)
             recording.compiled = (*recording.compiled, persistent)

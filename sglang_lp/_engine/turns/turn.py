@@ -57,9 +57,9 @@ class Turn:
     """One processor in a row, with its view of the request.
 
     A turn is *asked* for its edits at a step, unless it sleeps: until ``wake``, or while its phase
-    is closed. Edits that hold longer than a step are *kept*: *always* edits, from ``Edits.always``,
-    to the end of the answer, and *held* edits, from ``Edits.hold_until``, until ``wake``. Kept
-    edits apply while the phase is open.
+    is closed. *Persistent* edits hold longer than a step: *always* edits, from ``Edits.always``, to
+    the end of the answer, and *held* edits, from ``Edits.hold_until``, until ``wake``. They apply
+    while the phase is open.
 
     Attributes:
         processor: The processor.
@@ -77,7 +77,7 @@ class Turn:
         wake: Position before which the turn is not asked.
         was_closed: Whether the phase was closed at the latest step.
         first: The edits of the first step, if it was asked early.
-        kept: The edits that apply while the phase is open, until ``wake``; none of them empty.
+        persistent: The persistent edits, none of them empty.
     """
 
     __slots__ = (
@@ -92,10 +92,10 @@ class Turn:
         "first",
         "flags",
         "is_named",
-        "kept",
         "name",
         "needs",
         "own_name",
+        "persistent",
         "processor",
         "request",
         "wake",
@@ -145,7 +145,7 @@ class Turn:
         self.asked = self.wake = 0
         self.was_closed = False
         self.first: Recording | None = None
-        self.kept: tuple[Recording, ...] = ()
+        self.persistent: tuple[Recording, ...] = ()
         self._always: Recording | None = None
         self._held: Recording | None = None
 
@@ -241,11 +241,11 @@ class Turn:
     # Sleep
 
     def switch(self, *, closed: bool) -> bool:
-        """Note whether the phase is closed; return whether kept edits begin or stop to apply."""
+        """Note whether the phase is closed; return whether persistent edits begin or stop."""
         if closed is self.was_closed:
             return False
         self.was_closed = closed
-        return bool(self.kept)
+        return bool(self.persistent)
 
     def rest_on(self, recording: Recording) -> None:
         """Keep edits to the end of the answer, and never ask again."""
@@ -295,7 +295,7 @@ class Turn:
         self._gather()
 
     def _gather(self) -> None:
-        self.kept = tuple(
+        self.persistent = tuple(
             one for one in (self._always, self._held) if one is not None and not one.is_empty
         )
 
@@ -315,7 +315,7 @@ class Turn:
         if request.phase is None:
             return (NEVER if wake >= NEVER else position + left), False
         waits = left <= 0 and request.is_closed
-        watches = waits or bool(self.kept)
+        watches = waits or bool(self.persistent)
         if not watches and wake >= NEVER:
             return NEVER, False
         return position + (_LONGEST_SLEEP if waits else min(left, _LONGEST_SLEEP)), watches

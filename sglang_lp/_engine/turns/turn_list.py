@@ -262,7 +262,7 @@ class TurnList(ABC):
         only_excludes = self.only_excludes
         own: list[tuple[Turn, Recording]] = []
         end: End | None = None
-        one = False
+        leaves_one = False
         for turn in self.turns:
             if not turn.edits:
                 continue
@@ -273,7 +273,7 @@ class TurnList(ABC):
             if closed:
                 continue
             if not turn.sleeps_at(request.position, width):
-                self.running, kept = turn, turn.kept
+                self.running, before = turn, turn.persistent
                 recording = turn.ask(vocab_size, only_excludes=only_excludes)
                 end = recording.end or end
                 if turn.needs is _NONE:
@@ -281,16 +281,16 @@ class TurnList(ABC):
                 elif not turn.keep(recording, width):
                     own.append((turn, recording))
                 else:
-                    one = one or recording.leaves_one
-                changed = changed or turn.kept is not kept
+                    leaves_one = leaves_one or recording.leaves_one
+                changed = changed or turn.persistent is not before
             if apart and request.phase is not None:
-                own += [(turn, kept) for kept in turn.kept]
+                own += [(turn, one) for one in turn.persistent]
         self.running = None
         if changed:
             self._collect()
         step = self._joined(own, vocab_size)
         step.end = step.end or end
-        self.leaves_one = one or step.leaves_one
+        self.leaves_one = leaves_one or step.leaves_one
         self._sleep()
         return step
 
@@ -318,7 +318,7 @@ class TurnList(ABC):
                     self._always = (*self._always, (place, recording.standing))
                     recording.standing = None
             if apart and request.phase is not None:
-                own += [(turn, kept) for kept in turn.kept]
+                own += [(turn, one) for one in turn.persistent]
         for place, recording in self._always:
             turn = self.turns[place]
             if not turn.request.is_closed:
@@ -395,13 +395,13 @@ class TurnList(ABC):
         return [turn.whole(custom_params) for turn in self.turns if turn.dense]
 
     def _collect(self) -> None:
-        """Make persistent edits of what turns keep now."""
+        """Gather the persistent edits of the turns that apply now."""
         self._set_persistent(
             [
-                kept
+                one
                 for turn in self.turns
                 if not turn.was_closed and not (self._apart and turn.request.phase is not None)
-                for kept in turn.kept
+                for one in turn.persistent
             ]
         )
 
