@@ -43,11 +43,14 @@ _IN_GRAMMAR = "__sglang_reasoning_in_grammar"
 _MAX_END_TOKEN_IDS = 32
 
 
-class _Remembered(dict[str, Any]):
-    """``custom_params`` with keys that SGLang added.
+class _MarkedParams(dict[str, Any]):
+    """``custom_params`` with the mark of the keys that SGLang or a hook of ours added.
+
+    SGLang passes on one dict, so the mark is an attribute of it. A copy loses the mark: its reserved
+    keys then count as the client's, and are refused.
 
     Attributes:
-        added: The keys that SGLang added.
+        added: The keys that SGLang or a hook of ours added.
     """
 
     added: frozenset[str]
@@ -65,9 +68,9 @@ def remember(
     known = before if isinstance(before, dict) else {}
     if len(after) > MAX_KEYS:
         return  # admission refuses it
-    marked = _Remembered(after)
+    marked = _MarkedParams(after)
     # A client's key stays the client's, also where SGLang writes over it.
-    marked.added = _added(known) | (_own(after) - _own(known))
+    marked.added = _added(known) | (_reserved(after) - _reserved(known))
     sampling_params["custom_params"] = marked
 
 
@@ -82,14 +85,14 @@ def add_own(custom_params: object, key: str, value: object) -> object:
     known = {} if custom_params is None else custom_params
     if not isinstance(known, dict) or key in known or len(known) > MAX_KEYS:
         return custom_params  # a later check refuses it
-    marked = _Remembered({**known, key: value})
+    marked = _MarkedParams({**known, key: value})
     marked.added = _added(known) | {key}
     return marked
 
 
 def add_given(custom_params: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``custom_params`` with more that the client sent; what SGLang added stays SGLang's."""
-    marked = _Remembered({**custom_params, **given})
+    marked = _MarkedParams({**custom_params, **given})
     marked.added = _added(custom_params)
     return marked
 
@@ -108,7 +111,7 @@ def check_origin(custom_params: object) -> None:
     if not isinstance(custom_params, dict):
         raise RequestError(f"custom_params: expected an object, got {shown(custom_params)}")
     _check_count(custom_params)
-    foreign = _own(custom_params) - _added(custom_params)
+    foreign = _reserved(custom_params) - _added(custom_params)
     if foreign:
         _refuse(min(foreign))
 
@@ -128,7 +131,7 @@ def check_shape(custom_params: object, req: object) -> None:
     if not isinstance(custom_params, dict):
         raise RequestError(f"custom_params: expected an object, got {shown(custom_params)}")
     _check_count(custom_params)
-    for key in _own(custom_params):
+    for key in _reserved(custom_params):
         value = custom_params[key]
         if not _fits(key, value, req):
             _refuse(key)
@@ -153,7 +156,7 @@ def _check_count(custom_params: Mapping[Any, Any]) -> None:
         )
 
 
-def _own(custom_params: Mapping[Any, Any]) -> frozenset[str]:
+def _reserved(custom_params: Mapping[Any, Any]) -> frozenset[str]:
     return frozenset(
         key
         for key in custom_params
@@ -191,7 +194,7 @@ def _are_numbers(value: object) -> bool:
 
 
 def _added(custom_params: Mapping[Any, Any]) -> frozenset[str]:
-    return custom_params.added if isinstance(custom_params, _Remembered) else frozenset()
+    return custom_params.added if isinstance(custom_params, _MarkedParams) else frozenset()
 
 
 def _refuse(key: str) -> None:

@@ -310,8 +310,8 @@ def test_what_followed_long_sequences_is_found_whatever_repeats(text, data):
 def test_sequences_that_a_number_takes_for_each_other_are_told_apart_by_another(text, data):
     text = [token % 2 for token in text]
     before = data.draw(st.integers(1, len(text)), "before")
-    # With the first one a fingerprint is the number of ones, without the bits of the index; the
-    # second one tells more of these apart.
+    # By the first number, a fingerprint counts the tokens that are 1, without the bits that the
+    # index takes. The second number tells more sequences apart.
     factors = iter([1, (1 << 63) + 1])
     draw = ngram_index.draw
     drawn = []
