@@ -95,11 +95,11 @@ def _find_budget(attachment: Any) -> Any:
 
 
 def _report_block(params: Any, block: AnswerBlock, output_ids: Sequence[int]) -> ThinkingBlock:
-    from sglang_lp.builtins.thinking.finder import Ended
+    from sglang_lp.builtins.thinking.finder import EndCause
 
     stop = len(output_ids) if block.end is None else block.end + 1
     message, end = params.closing_token_ids, block.start + block.tokens
-    by_end = block.ended is Ended.END
+    by_end = block.ended is EndCause.END
     return ThinkingBlock(
         tokens=block.tokens,
         ended=block.ended is not None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sglang_lp.builtins import ThinkingBudgetLogitProcessor
 from sglang_lp.builtins.thinking.blocks import find_blocks
 from sglang_lp.builtins.thinking.delimiters import resolve
-from sglang_lp.builtins.thinking.finder import BlockTokens, Ended, Finder, finder_for
+from sglang_lp.builtins.thinking.finder import BlockTokens, EndCause, Finder, finder_for
 from sglang_lp.builtins.thinking.params import finder_of
 from sglang_lp.errors import RequestError, Unsupported
 from sglang_lp.params import is_private
@@ -328,7 +328,7 @@ def _blocks(
         stop = len(output_ids) if block.end is None else block.end + 1
         spent = stop if budget is None else max(first, block.spent_at(budget.limit))
         closed = "" if block.end is None else _closer(trace, block.end)
-        if block.ended is Ended.TOOL_CALL:
+        if block.ended is EndCause.TOOL_CALL:
             closed = "a tool call"
         yield Block(first, stop, spent if spent < stop else None, closed)
 

@@ -86,7 +86,7 @@ class Window:
     one is asked for bans or is forked: in prose most leave a small window without being entered.
 
     The caller slides each token in once, in order, after the request's history has it. A window
-    does not move while one of its :class:`Drafted` windows is in use.
+    does not move while one of its :class:`DraftedWindow` windows is in use.
     """
 
     __slots__ = (
@@ -160,10 +160,10 @@ class Window:
             return 0
         return self._last_new_probe_end + self._before + 1 - self._probe_size
 
-    def fork(self, history: Request | CountedTokens) -> Drafted:
+    def fork(self, history: Request | CountedTokens) -> DraftedWindow:
         """Return a window that moves along a draft; the request's must not move meanwhile."""
         self._enter(history)  # once for all forks
-        return Drafted(self, self._end, self._end)
+        return DraftedWindow(self, self._end, self._end)
 
     def slide(self, history: Request | CountedTokens, token_ids: Sequence[int]) -> None:
         """Take in the next tokens, which the history has as its last."""
@@ -324,7 +324,7 @@ class Window:
             yield from self._text.followers_since(group, since, self._whitelist, vocab_size)
 
 
-class Drafted:
+class DraftedWindow:
     """A window that moves along a draft, whose tokens it does not enter.
 
     Args:
@@ -345,9 +345,9 @@ class Drafted:
     def __repr__(self) -> str:
         return f"<Drafted {self._end - self._begin} tokens after {self._window}>"
 
-    def fork(self, _history: Request | CountedTokens) -> Drafted:
+    def fork(self, _history: Request | CountedTokens) -> DraftedWindow:
         """Return another drafted window at the same place."""
-        return Drafted(self._window, self._begin, self._end)
+        return DraftedWindow(self._window, self._begin, self._end)
 
     def slide(self, _history: Request | CountedTokens, token_ids: Sequence[int]) -> None:
         """Take in drafted tokens."""

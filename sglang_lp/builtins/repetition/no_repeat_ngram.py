@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from sglang_lp.builtins.phase import PhasedParams
-from sglang_lp.builtins.repetition.ngram_window import CountedTokens, Drafted, Window
+from sglang_lp.builtins.repetition.ngram_window import CountedTokens, DraftedWindow, Window
 from sglang_lp.params import PositiveInt, TokenIdSet
 from sglang_lp.processor import LogitProcessor
 
@@ -144,7 +144,7 @@ class DeepseekOCRNoRepeatNGramLogitProcessor(LogitProcessor):
         """Slide the window."""
         request.state.slide(counted(request), token_ids)
 
-    def fork(self, request: Request) -> Drafted:
+    def fork(self, request: Request) -> DraftedWindow:
         """Return a window that shares the n-grams of the request's."""
         return request.state.fork(counted(request))  # type: ignore[no-any-return]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.builtins.thinking.finder import Ended
+from sglang_lp.builtins.thinking.finder import EndCause
 from sglang_lp.builtins.thinking.loops import ends_with_loop
 from sglang_lp.builtins.thinking.rules import close_by
 
@@ -33,7 +33,7 @@ def report_blocks(
     spent, reports = 0, []
     for block in blocks:
         ended = None if block.ended is None else "model"
-        if block.ended is Ended.TOOL_CALL:
+        if block.ended is EndCause.TOOL_CALL:
             ended = "tool_call"
         elif block.end is not None and _holds_position(forced, block.end):
             begun = _closing_begun(block.end, closing, output_ids, forced)

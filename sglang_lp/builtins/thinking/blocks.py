@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sglang_lp.builtins.thinking.progress import Progress
 
 if TYPE_CHECKING:
-    from sglang_lp.builtins.thinking.finder import Ended, Finder
+    from sglang_lp.builtins.thinking.finder import EndCause, Finder
 
 
 class AnswerBlock(NamedTuple):
@@ -27,7 +27,7 @@ class AnswerBlock(NamedTuple):
     start: int
     tokens: int
     end: int | None
-    ended: Ended | None
+    ended: EndCause | None
     waits: int
     carried: int
 

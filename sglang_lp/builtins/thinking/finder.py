@@ -28,7 +28,7 @@ _TOKENS = 256
 _NEW_LINE = 10
 
 
-class Ended(StrEnum):
+class EndCause(StrEnum):
     """The cause of a block's end."""
 
     END = "end"
@@ -139,11 +139,13 @@ class Finder:
         self.resumes = {*self._lengths(resumes)}
         self.answers = {*self._lengths(answers)}
         self.closes = {
-            state: (Ended.TOOL_CALL, length - line)
+            state: (EndCause.TOOL_CALL, length - line)
             for state, length in self._lengths(tools).items()
         }
-        self.closes |= {state: (Ended.END, length) for state, length in self._lengths(ends).items()}
-        self.ends = {state for state, (cause, _) in self.closes.items() if cause is Ended.END}
+        self.closes |= {
+            state: (EndCause.END, length) for state, length in self._lengths(ends).items()
+        }
+        self.ends = {state for state, (cause, _) in self.closes.items() if cause is EndCause.END}
         #: For each state of ``texts`` in which part of a tool start is written, the rest of it.
         self._tool_begun = {
             self._state(symbols[:length]): symbols[length:]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from sglang_lp.builtins.thinking.finder import Ended
+from sglang_lp.builtins.thinking.finder import EndCause
 
 if TYPE_CHECKING:
     from sglang_lp.builtins.thinking.finder import Finder
@@ -46,7 +46,7 @@ class EndedBlock(NamedTuple):
         tokens: Number of its tokens, without the delimiter that ended it.
     """
 
-    cause: Ended
+    cause: EndCause
     opened: int
     tokens: int
 
@@ -366,13 +366,13 @@ class Progress:
         self.opened = index
         self._forget_block()
 
-    def _end(self, cause: Ended, spelling: int) -> None:
+    def _end(self, cause: EndCause, spelling: int) -> None:
         """End the open block, whose last ``spelling`` tokens spell the delimiter."""
         tokens = max(0, self.length - self.opened - spelling)
         self.last = EndedBlock(cause, self.opened, tokens)
         self.spent += max(0, self.generated - spelling)
         self.owed, self._held, self._answering = self._least, (), not self.finder.answers
-        by_call = cause is Ended.TOOL_CALL
+        by_call = cause is EndCause.TOOL_CALL
         self.carried = self.carried + tokens if by_call else 0
         self.state = _TOOL_CALL if by_call or self.state is _INSIDE_CALL else _OUTSIDE
         self.opened = -1

@@ -46,8 +46,8 @@ _MAX_END_TOKEN_IDS = 32
 class _MarkedParams(dict[str, Any]):
     """``custom_params`` with the mark of the keys that SGLang or a hook of ours added.
 
-    SGLang passes on one dict, so the mark is an attribute of it. A copy loses the mark: its reserved
-    keys then count as the client's, and are refused.
+    SGLang passes on one dict, so the mark is an attribute of it. A copy loses the mark: reserved
+    keys in it then count as the client's, and are refused.
 
     Attributes:
         added: The keys that SGLang or a hook of ours added.
