@@ -19,19 +19,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sglang_lp._engine.apply.device import device_of, index_on
-from sglang_lp._engine.apply.plan import Plan
+from sglang_lp._engine.apply.device import index_on
+from sglang_lp._engine.apply.plan import Plan, apply_last
 from sglang_lp._engine.apply.plan_builder import PlanBuilder
 from sglang_lp._engine.apply.pools import pool
 from sglang_lp._engine.apply.whole_rows import compute, write_back
 from sglang_lp._engine.draft_walk import edit_computed, visit_drafts
-from sglang_lp._engine.ending import contradicts, end_at, end_conflicts, end_not_finite, fail_at
+from sglang_lp._engine.ending import (
+    contradicts,
+    end_at,
+    end_conflicts,
+    end_not_finite,
+    fail_at,
+    refuse_repeated,
+)
 from sglang_lp._engine.history.attached import rows_of
 from sglang_lp._engine.history.clock import clock
 from sglang_lp._engine.raw_rows import raw_rows
 from sglang_lp._engine.step import Step, ask, end
 from sglang_lp.edits import NEVER
-from sglang_lp.errors import Unsupported
 from sglang_lp.request import History
 
 if TYPE_CHECKING:
@@ -113,10 +119,29 @@ class Batch:
                 if self._before_edits is not None:
                     self._before_edits(logits, None)
                 persistent.apply(logits)
-                _apply_last(logits, [persistent])
+                apply_last(logits, [persistent])
                 return True
         self._params, self._length, self._until = custom_param_list, len(custom_param_list), 0
         return False
+
+    def skip(self, custom_param_list: Sequence[Any], width: int) -> bool:
+        """Skip a step in which all rows sleep and no edit persists, and advance the clock.
+
+        Args:
+            custom_param_list: As for :meth:`step_asleep`.
+            width: As for :meth:`step`.
+
+        Returns:
+            Whether the step was skipped. If so, it is over: call nothing else for it.
+        """
+        if (
+            not self._is_asleep(custom_param_list, width)
+            or self._watch
+            or self._persistent.plan is not None
+        ):
+            return False
+        clock.now += width
+        return True
 
     def _is_asleep(self, custom_param_list: Sequence[Any], width: int) -> bool:
         return (
@@ -258,7 +283,7 @@ class Batch:
         before = None if rows is None else logits.index_select(0, rows)
         for plan in plans:
             plan.apply(logits)
-        _apply_last(logits, plans)
+        apply_last(logits, plans)
         if persistent is not None:
             end_conflicts(step, persistent)
         if before is not None and rows is not None:
@@ -327,7 +352,7 @@ def _ask_rows(step: Step, drafts: Callable[[], Drafts] | None, *, repeated: bool
         if wake > reach and row.watch is None and (wake >= NEVER or not repeated):
             continue
         if repeated and row.needs is not _NONE:
-            _refuse_repeated(row)
+            refuse_repeated(row)
         elif step.width > 1 and (row.needs is not _NONE or row.dense) and drafts is not None:
             step.drafts = step.drafts or drafts()
             visit_drafts(step, index, row, step.drafts)
@@ -423,26 +448,3 @@ def _plan_step(step: Step) -> Plan:
         if row is not None:
             row.step_compiled = compiled
     return Plan(builder, step.logits)
-
-
-def _apply_last(logits: torch.Tensor, plans: Sequence[Plan]) -> None:
-    """Keep only logits near the largest, scale rows and mark them, after all other edits."""
-    kept = [plan.near_top for plan in plans if plan.near_top is not None]
-    if kept:
-        device_of(logits).keep_near_top(logits, kept)
-    for plan in plans:
-        if plan.factors is not None:
-            device_of(logits).scale(logits, plan.factors)
-    for plan in plans:
-        for scheme, numbers, count in plan.marks:
-            scheme.apply(logits, numbers, count)
-
-
-def _refuse_repeated(row: Row) -> None:
-    """End a request whose drafted tokens cannot be seen."""
-    row.end(
-        Unsupported(
-            f"{row.name} needs the history of its request, which speculative "
-            "decoding hides: use a server without it"
-        )
-    )

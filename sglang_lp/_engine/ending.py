@@ -9,6 +9,7 @@ from sglang_lp._engine.apply.device import Copy
 from sglang_lp._engine.apply.sampled import can_sample
 from sglang_lp._engine.apply.whole_rows import NoTokenLeft
 from sglang_lp._engine.step import Step, end
+from sglang_lp.errors import Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,6 +54,16 @@ def end_not_finite(
             _end_conflict(step, index, _MASKED, masked=True)
         else:
             end_at(step, index, row.host.not_finite(_at(step, index, row), empty=was == -math.inf))
+
+
+def refuse_repeated(row: Row) -> None:
+    """End a request whose drafted tokens cannot be seen."""
+    row.end(
+        Unsupported(
+            f"{row.name} needs the history of its request, which speculative "
+            "decoding hides: use a server without it"
+        )
+    )
 
 
 def end_conflicts(step: Step, plan: Plan) -> None:

@@ -1,6 +1,7 @@
 """An SGLang plugin for tests: records and changes requests on a server.
 
-It records for each step whether its sampling is delayed, and changes requests on their way to the
+It records for each step whether its sampling is delayed, and for each verify step whether SGLang
+sees its processors. It changes requests on their way to the
 scheduler, after the gate in the HTTP process.
 """
 
@@ -83,7 +84,19 @@ def _smuggle(_manager: Any, tokenized: Any) -> None:
             setattr(target, name, value)
 
 
-def _after_step(result: Any, _worker: Any, batch: Any = None, *_args: Any, **_kwargs: Any) -> None:
+def _after_step(
+    result: Any,
+    _worker: Any,
+    batch: Any = None,
+    forward_batch: Any = None,
+    pp_proxy_tensors: Any = None,  # noqa: ARG001 - SGLang's signature
+    is_verify: bool = False,  # noqa: FBT001, FBT002 - as above
+    *_args: Any,
+    **_kwargs: Any,
+) -> None:
+    if is_verify:
+        info = (forward_batch if batch is None else batch).sampling_info
+        write("verify", processors=info is not None and info.has_custom_logit_processor)
     if batch is not None and batch.reqs:
         write(
             "step",

@@ -9,7 +9,11 @@ import random
 
 import pytest
 
-from sglang_lp.builtins import AllowedTokensLogitProcessor, ForcedSequenceLogitProcessor
+from sglang_lp.builtins import (
+    AllowedTokensLogitProcessor,
+    ForcedSequenceLogitProcessor,
+    ScheduledBiasLogitProcessor,
+)
 from support.models.tiny_model import FREQUENT
 from support.oracles.greedy import free, rule
 from support.processors.eager import CHAIN
@@ -89,6 +93,21 @@ def test_what_will_be_forced_is_drafted(server, temperature):
     # The first token comes with the prompt, and then as many at once as are verified.
     nodes = server.arguments.get("speculative_num_draft_tokens", BLOCK)
     assert reply.body["meta_info"]["spec_verify_ct"] <= 23 // nodes + 2
+
+
+@on_servers("dflash", "eagle chains", "ngram trees, mixed chunks", always=True)
+@pytest.mark.parametrize("start", [8, 15, 16, 17, 18])
+def test_sglang_sees_a_processor_only_in_steps_in_which_it_may_act(server, oracle, start):
+    prompt, params = [*range(400, 409)], {"token_ids": [350], "bias": 1000.0, "start": start}
+    since = server.record.stat().st_size if server.record.exists() else 0
+    request = body(prompt, ScheduledBiasLogitProcessor, params, max_new_tokens=TOKENS)
+    output_ids = server.post("/generate", request).output_ids
+
+    oracle.check(prompt, output_ids, rule(ScheduledBiasLogitProcessor, params))
+    assert output_ids[start:] == [350] * (TOKENS - start)
+    shown = [line["processors"] for line in server.records("verify", since=since)]
+    assert not shown[0]
+    assert shown[-1]
 
 
 @on_dflash

@@ -103,9 +103,8 @@ def test_drafts_are_on_their_way_before_the_forward_begins(read):
     )
 
     with gpu.counting():
-        TreeSteps(SimpleNamespace(may_act=lambda _info, _width: read)).capture(
-            None, batch, is_verify=True
-        )
+        steps = SimpleNamespace(may_act=lambda _info, _width: read, skip=lambda *_: False)
+        TreeSteps(steps).capture(None, batch, is_verify=True)
 
     assert (sum(gpu.kernels.values()), gpu.to_host, gpu.waits) == (read, read, 0)
 

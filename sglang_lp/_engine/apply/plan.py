@@ -246,3 +246,16 @@ def _flat(logits: torch.Tensor) -> torch.Tensor | None:
     if logits.stride(1) != 1:
         return None
     return logits.as_strided(((rows - 1) * logits.stride(0) + vocab,), (1,))
+
+
+def apply_last(logits: torch.Tensor, plans: Sequence[Plan]) -> None:
+    """Keep only logits near the largest, scale rows and mark them, after all other edits."""
+    kept = [plan.near_top for plan in plans if plan.near_top is not None]
+    if kept:
+        device_of(logits).keep_near_top(logits, kept)
+    for plan in plans:
+        if plan.factors is not None:
+            device_of(logits).scale(logits, plan.factors)
+    for plan in plans:
+        for scheme, numbers, count in plan.marks:
+            scheme.apply(logits, numbers, count)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp._engine.apply.device import Copy
 from sglang_lp._engine.history.drafts import Drafts
-from sglang_lp.server.scheduler.known_drafts import KnownDrafts, foresee
+from sglang_lp.server.scheduler.known_drafts import KnownDrafts, foresee, foresee_block
 from sglang_lp.server.scheduler.speculation import has_processors
 
 if TYPE_CHECKING:
@@ -36,21 +36,34 @@ class ChainSteps:
         self._steps = steps
         self._step: _VerifyStep | None = None
 
+    def foresee_block(self, proposal: Any, _proposer: Any, *, batch: Any, **_given: Any) -> Any:
+        """Skip DSPARK's step if no processor can act in it, or write known tokens into its block.
+
+        DSPARK chooses a CUDA graph right after it proposes a block.
+        """
+        drafted: int = proposal.draft_block.draft_tokens.shape[1]
+        if has_processors(batch) and self._steps.skip(batch.sampling_info, drafted + 1):
+            return proposal
+        return foresee_block(proposal, batch)
+
     def begin(self, verify_input: Any, batch: Any, *_args: Any, **_kwargs: Any) -> None:
-        """Start the copy of the drafted tokens to the host, before the forward pass starts."""
+        """Skip the step, or start the copy of the drafted tokens before the forward pass starts."""
         self._step = None
         if not has_processors(batch):
+            return
+        width: int = verify_input.draft_token_num
+        if self._steps.skip(batch.sampling_info, width):
             return
         self._steps.verified = batch.sampling_info
         layout = verify_input.ragged_verify_layout
         copy = known = None
         if batch.spec_algorithm.is_dflash():
-            chains = verify_input.draft_token.view(-1, verify_input.draft_token_num)
+            chains = verify_input.draft_token.view(-1, width)
             known = foresee(batch, chains.shape[1] - 1)
             if known is not None:
                 known.put(chains[:, 1:])
         try:
-            if self._steps.may_act(batch.sampling_info, verify_input.draft_token_num):
+            if self._steps.may_act(batch.sampling_info, width):
                 copy = _copied(verify_input.draft_token, layout)
         except Exception:
             logger.exception("sglang-lp: a step reads its drafts later than it should")

@@ -141,8 +141,8 @@ def _ask(row: Row, count: int, vocab_size: int) -> Sequence[int]:
         return ()
 
 
-def foresee_block(proposal: Any, _proposer: Any, *, batch: Any, **_given: Any) -> Any:
-    """Write known tokens into the block that DSPARK proposes."""
+def foresee_block(proposal: Any, batch: Any) -> Any:
+    """Write known tokens into the block that DSPARK proposes, and return it."""
     block = proposal.draft_block
     known = foresee(batch, block.draft_tokens.shape[1])
     if known is None:

@@ -50,6 +50,8 @@ class Steps:
         self.raw: RawRows | None = None
         #: SGLang's ``SamplingBatchInfo`` of a verify step that was edited, until the step is over.
         self._edited: Any = None
+        #: As above, of a verify step that was skipped.
+        self._skipped: Any = None
         self._batch = Batch()
         self._pending = pending
 
@@ -143,8 +145,39 @@ class Steps:
         except BaseException as error:  # noqa: BLE001 - see the class
             _end_all(info, error)
 
-    def end_unseen(self, *_step: Any, **_kwargs: Any) -> None:
-        """End requests with processors whose drafts were verified in a step without hooks."""
+    def skip(self, info: Any, width: int) -> bool:
+        """Hide processors from a verify step in which none can act; return whether it is skipped.
+
+        Some steps of SGLang are faster without processors: CUDA graphs that also accept drafts, and
+        ranks that exchange each row's likeliest token in place of its logits.
+
+        Args:
+            info: SGLang's ``SamplingBatchInfo`` of this step. SGLang makes one for each forward.
+            width: Nodes of each request's draft.
+        """
+        try:
+            began = perf_counter()
+            self._pending.begin()
+            if not self._batch.skip(info.custom_params, width):
+                return False
+            self.verified = self.raw = self._edited = None
+            self._skipped = info
+            info.has_custom_logit_processor = False
+            self._count(began)
+        except BaseException as error:  # noqa: BLE001 - see the class
+            _end_all(info, error)
+            return False
+        return True
+
+    def end_step(self, *_step: Any, **_kwargs: Any) -> None:
+        """Show processors again after a skipped step.
+
+        Exception: if drafts of requests with processors were verified in a step without hooks,
+        these requests end.
+        """
+        skipped, self._skipped = self._skipped, None
+        if skipped is not None:
+            skipped.has_custom_logit_processor = True
         info, self.verified, self._edited = self.verified, None, None
         if info is not None:
             _end_all(info, Unsupported(_UNSEEN))

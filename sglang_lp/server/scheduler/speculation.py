@@ -75,16 +75,19 @@ class TreeSteps:
         *_args: Any,
         **_kwargs: Any,
     ) -> None:
-        """Start the copy of the draft trees before the verify forward."""
+        """Skip the verify step, or start the copy of its draft trees before its forward."""
         if not is_verify:
             return
         subject = forward_batch if batch is None else batch
         verify_input = subject.spec_info
         if not hasattr(verify_input, "retrieve_next_token") or not has_processors(subject):
             return  # of chains see sglang_lp.server.scheduler.chains
+        width: int = verify_input.draft_token_num
+        if self._steps.skip(subject.sampling_info, width):
+            return
         self._steps.verified = subject.sampling_info
         try:
-            if self._steps.may_act(subject.sampling_info, verify_input.draft_token_num):
+            if self._steps.may_act(subject.sampling_info, width):
                 setattr(verify_input, _TREES, _trees(verify_input))
         except Exception:
             logger.exception("sglang-lp: a step reads its drafts later than it should")

@@ -358,7 +358,7 @@ HOOKS: tuple[Hook, ...] = (
         "before",
         lambda shared: shared.chains.accept_and_finalize,
     ),
-    Hook(SCHEDULER + "run_batch", "after", lambda shared: shared.steps.end_unseen),
+    Hook(SCHEDULER + "run_batch", "after", lambda shared: shared.steps.end_step),
     # Pipeline ranks.
     Hook(SCHEDULER + "_pp_prepare_tensor_dict", "after", lambda shared: shared.stages.send),
     Hook(SCHEDULER + "_pp_prep_batch_result", "before", lambda shared: shared.stages.apply),
@@ -377,7 +377,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook(
         SRT + "speculative.dspark_components.dspark_draft.DraftBlockProposer.propose",
         "after",
-        lambda _: known_drafts.foresee_block,
+        lambda shared: shared.chains.foresee_block,
     ),
     Hook(
         SRT + "speculative.eagle_worker_common.build_eagle_verify_input",

@@ -25,8 +25,15 @@ CUT = Drafts(WIDTH, [[10], [20, 21]], [[-1, -1, -1], [1, -1, -1]], [[-1] * WIDTH
 class Steps:
     """Writes down what a step was given."""
 
-    def __init__(self, *, acts=True):
+    def __init__(self, *, acts=True, skips=False):
         self.verified, self.acts, self.calls, self.ordinary = None, acts, [], []
+        self.skips, self.asked = skips, 0
+
+    def skip(self, info, width):
+        assert width == WIDTH
+        self.asked += 1
+        info.has_custom_logit_processor = not self.skips
+        return self.skips
 
     def may_act(self, _info, width):
         assert width == WIDTH
@@ -149,6 +156,29 @@ def test_a_step_without_processors_or_requests_is_left_alone(accept, given):
     assert steps.verified is None
 
 
+def test_a_step_that_is_skipped_is_skipped_before_dspark_chooses_its_graph():
+    steps, given = Steps(skips=True), batch()
+    chains = ChainSteps(steps)
+    block = SimpleNamespace(draft_tokens=torch.tensor(TOKENS)[:, 1:])
+    proposal = SimpleNamespace(draft_block=block)
+
+    assert chains.foresee_block(proposal, None, batch=given, bs=2) is proposal
+    assert not given.sampling_info.has_custom_logit_processor
+    chains.begin(verify_input(), given)
+    dspark(chains, given, None)  # a graph accepts, and returns no logits
+    assert (steps.asked, steps.calls, steps.verified) == (1, [], None)
+
+
+def test_a_step_that_is_skipped_copies_and_edits_nothing():
+    steps, given = Steps(skips=True), batch()
+    chains = ChainSteps(steps)
+    verified = SimpleNamespace(draft_token_num=WIDTH)
+    chains.begin(verified, given)
+    dflash(chains, given, None)  # ranks exchange the likeliest tokens, and gather no logits
+
+    assert (steps.asked, steps.calls, steps.verified) == (1, [], None)
+
+
 @accepts
 def test_sglangs_own_calls_are_left_out_until_a_verify_step_is_over(monkeypatch, accept):
     steps, given, ran = RealSteps(PendingResults()), batch(), []
@@ -162,7 +192,7 @@ def test_sglangs_own_calls_are_left_out_until_a_verify_step_is_over(monkeypatch,
     accept(chains, given, torch.zeros(WIDTH, 5))
     steps.run(logits, given.sampling_info)
     assert not ran
-    steps.end_unseen()
+    steps.end_step()
     steps.run(logits, given.sampling_info)
 
     assert len(ran) == 1

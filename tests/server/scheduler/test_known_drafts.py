@@ -212,7 +212,7 @@ def test_blocks_of_dspark_are_changed_wherever_they_stand(folded, greedy):
         verify_ids=torch.cat((torch.tensor([[1]]), given), 1) if folded else None,
         confidence=torch.full((1, DRAFTED), 0.5),
     )
-    result = known_drafts.foresee_block(proposal, None, batch=batch, bs=1)
+    result = known_drafts.foresee_block(proposal, batch)
 
     assert result is proposal
     assert given.tolist() == [[7, *range(101, 100 + DRAFTED)]]

@@ -10,7 +10,7 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
 from sglang_lp._engine.history.attached import attach_row
 from sglang_lp._engine.history.drafts import Drafts
-from sglang_lp.builtins import DisallowedTokensLogitsProcessor
+from sglang_lp.builtins import DisallowedTokensLogitsProcessor, ScheduledBiasLogitProcessor
 from sglang_lp.links import Serving
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.sampling import Steps
@@ -24,6 +24,9 @@ TREES = Drafts(
     [[1, 2, -1], [1, -1, -1]],
     [[-1, -1, -1], [-1, 2, -1]],
 )
+
+#: One request with a chain.
+CHAIN = Drafts(WIDTH, [[1, 1, 1]], [[1, 2, -1]], [[-1] * WIDTH])
 
 
 def verify_input(trees=TREES):
@@ -46,7 +49,7 @@ def step(trees=None, *, mode=ForwardMode.TARGET_VERIFY, processors=True, grammar
 
 
 def steps(may_act):
-    return SimpleNamespace(may_act=may_act, verified=None)
+    return SimpleNamespace(may_act=may_act, skip=lambda *_: False, verified=None)
 
 
 def verifying(edit):
@@ -170,12 +173,20 @@ def test_what_a_graph_is_captured_with_has_no_processors():
 
 def served(count=2):
     """Return steps, and SGLang's sampling info of requests with a ban each."""
+    return _served(DisallowedTokensLogitsProcessor(), {"token_ids": [0]}, count)
+
+
+def biased(start):
+    """Return the same of one request, whose bias begins at a position."""
+    return _served(ScheduledBiasLogitProcessor(), {"token_ids": [0], "bias": 1, "start": start}, 1)
+
+
+def _served(processor, given, count):
     params = []
     for _ in range(count):
         req = SimpleNamespace(origin_input_ids=[1], output_ids=[], to_finish=None, grammar=None)
-        params.append({"token_ids": [0], "__req__": req})
-        ban = DisallowedTokensLogitsProcessor()
-        attach_row(params[-1], [Serving(ban, ban.parse_params({"token_ids": [0]}))])
+        params.append({**given, "__req__": req})
+        attach_row(params[-1], [Serving(processor, processor.parse_params(given))])
     info = SimpleNamespace(custom_params=params, has_custom_logit_processor=True)
     return Steps(PendingResults()), info
 
@@ -190,7 +201,7 @@ def test_drafts_that_are_verified_past_the_processors_end_their_requests(caplog)
     batch = step()
     batch.sampling_info = info
     TreeSteps(made).capture(None, None, batch, is_verify=True)
-    made.end_unseen(None, "scheduler", batch)
+    made.end_step(None, "scheduler", batch)
 
     assert all(one.status_code == 500 for one in ended(info))
     assert "verifies drafted tokens in a step that sglang-lp does not know" in caplog.text
@@ -202,10 +213,53 @@ def test_drafts_that_processors_have_seen_end_nothing():
     batch.sampling_info = info
     TreeSteps(made).capture(None, None, batch, is_verify=True)
     sample(TreeSteps(made).verify, batch)
-    made.end_unseen(None, "scheduler", batch)
-    made.end_unseen(None, "scheduler", batch)
+    made.end_step(None, "scheduler", batch)
+    made.end_step(None, "scheduler", batch)
 
     assert ended(info) == [None, None]
+
+
+@pytest.mark.parametrize(("start", "skipped"), [(0, 0), (WIDTH, 0), (4 * WIDTH, 3)])
+def test_steps_in_which_no_processor_can_act_are_hidden_from_sglang(start, skipped):
+    made, info = biased(start)
+    batch, logits = step(), torch.zeros(WIDTH, 5)
+    batch.sampling_info, batch.reqs = info, batch.reqs[:1]
+    trees, seen = TreeSteps(made), []
+    for _ in range(5):
+        trees.capture(None, None, batch, is_verify=True)
+        seen.append(info.has_custom_logit_processor)
+        if seen[-1]:
+            made.run_drafts(logits, info, WIDTH, (), lambda: CHAIN)
+        else:
+            assert trees.verify(batch.spec_info, batch, "logits_output", None) is None
+        made.end_step(None, "scheduler", batch)
+        assert info.has_custom_logit_processor  # SGLang filters and merges by it
+        info.custom_params[0]["__req__"].output_ids.extend(range(WIDTH))
+
+    # The first step tells until when the request sleeps.
+    assert seen == [True, *[False] * skipped, *[True] * (4 - skipped)]
+    assert logits[0].tolist() != [0.0] * 5
+    assert ended(info) == [None]
+
+
+@pytest.mark.parametrize("kept", ["persistent edits", "another request"])
+def test_steps_that_may_edit_are_not_skipped(kept):
+    made, info = served() if kept == "persistent edits" else biased(4 * WIDTH)
+    rows = len(info.custom_params)
+    made.run_drafts(torch.zeros(rows * WIDTH, 5), info, WIDTH, (), lambda: CHAIN)
+    if kept == "another request":
+        info.custom_params = [*info.custom_params]
+
+    assert not made.skip(info, WIDTH)
+    assert info.has_custom_logit_processor
+
+
+def test_a_step_that_cannot_be_skipped_ends_its_requests(monkeypatch):
+    made, info = served()
+    monkeypatch.setattr(made._batch, "skip", None)
+
+    assert not made.skip(info, WIDTH)
+    assert all(one.status_code == 500 for one in ended(info))
 
 
 def test_a_verify_step_that_also_calls_processors_edits_once():
@@ -217,7 +271,7 @@ def test_a_verify_step_that_also_calls_processors_edits_once():
     logits = sample(TreeSteps(made).verify, batch)
     edited = logits.clone()
     made.run(logits, info, num_tokens_in_batch=WIDTH)
-    made.end_unseen(None, "scheduler", batch)
+    made.end_step(None, "scheduler", batch)
 
     assert edited[:, 0].tolist() == [-torch.inf] * (2 * WIDTH)
     assert torch.equal(logits, edited)
