@@ -8,6 +8,7 @@ from benchmarks.bounds import report as bounds
 from benchmarks.catalogue import measure as catalogue
 from benchmarks.cost import forms, phases, rollouts, sleep, watch
 from benchmarks.cost import report as cost
+from benchmarks.devices import report as gpu
 from benchmarks.devices import scale
 from benchmarks.drafts import at_work
 from benchmarks.drafts import report as drafts
@@ -18,10 +19,10 @@ from benchmarks.rules import strict
 
 __all__ = ["PARTS"]
 
-PARTS = tuple(
-    one.PART
-    for one in (
-        *(
+PARTS = (
+    *(
+        one.PART
+        for one in (
             adapters,
             at_work,
             bounds,
@@ -39,9 +40,11 @@ PARTS = tuple(
             sleep,
             strict,
             text,
-        ),
-        watch,
-    )
+            watch,
+        )
+    ),
+    gpu.ENGINE,
+    gpu.STEPS,
 )
 
 if __name__ == "__main__":
