@@ -96,7 +96,7 @@ def test_what_will_be_forced_is_drafted(server, temperature):
 
 
 @on_servers("dflash", "eagle chains", "ngram trees, mixed chunks", always=True)
-@pytest.mark.parametrize("start", [8, 15, 16, 17, 18])
+@pytest.mark.parametrize("start", [10, 15, 16, 17, 18])
 def test_sglang_sees_a_processor_only_in_steps_in_which_it_may_act(server, oracle, start):
     prompt, params = [*range(400, 409)], {"token_ids": [350], "bias": 1000.0, "start": start}
     since = server.record.stat().st_size if server.record.exists() else 0

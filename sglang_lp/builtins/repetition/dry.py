@@ -78,7 +78,7 @@ class _Repetition:
         self._breaks = _breaks(breakers)
         # A match lies in the window as a whole, so it is no earlier than this.
         tokens = np.frombuffer(text, dtype=np.int64)
-        self.tail = Tail(window - allowed, tokens.tolist())
+        self.tail = Tail(window - allowed, tokens)
         broken = self._is_breaker(tokens).nonzero()[0]
         self.unbroken = len(tokens) - 1 - int(broken[-1]) if len(broken) else len(tokens)
         #: The object that this is a fork of: other copies of the request find it while it lives.

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 #: Tokens that are pushed before older ones are moved.
 _ROOM = 256
 
+#: Runs of fewer tokens are told with numpy, a token at a time, if most distances have none; others
+#: in linear time, in Python.
+_SHORT = 16
+
 
 class Tail:
     """The end of a text, and its runs.
@@ -42,10 +46,10 @@ class Tail:
         self._at = _ROOM
         self.read = len(text)
         self.since = np.full(reach, self.read)
-        if text:
-            newest = [*reversed(text)]
-            runs = _common_prefixes(newest)[1 : reach + 1]
-            self.since[: len(runs)] -= np.array(runs, dtype=np.int64)
+        if self.read:
+            newest = np.array(text)[::-1]
+            runs = _runs(newest, reach)
+            self.since[: len(runs)] -= runs
             self._tokens[self._at : self._at + len(newest)] = newest[:reach]
 
     def fork(self) -> Tail:
@@ -92,6 +96,30 @@ class Tail:
             enough: Number of tokens for each distance.
         """
         return int((self.since + enough).min()) - self.read
+
+
+def _runs(newest: Numbers, reach: int) -> Numbers:
+    """Return the number of tokens of the run at each distance from 1 on.
+
+    Args:
+        newest: A text, newest token first.
+        reach: The largest distance.
+    """
+    import numpy as np
+
+    runs = np.zeros(min(reach, len(newest) - 1), dtype=np.int64)
+    places = (newest[1 : len(runs) + 1] == newest[0]).nonzero()[0]
+    for length in range(1, _SHORT):
+        if not len(places):
+            return runs
+        if len(places) > len(runs) // 2:
+            break
+        runs[places] = length
+        places = places[places < len(newest) - 1 - length]
+        places = places[newest[places + 1 + length] == newest[length]]
+    if len(places):
+        runs[:] = _common_prefixes(newest.tolist())[1 : reach + 1]
+    return runs
 
 
 def _common_prefixes(tokens: Sequence[int]) -> list[int]:

@@ -36,6 +36,8 @@ def check(tail, text, reach):
 
 @given(text=tokens, more=tokens, reach=st.integers(1, 50))
 @example([1] * 30, [1] * 9, 12)
+@example([*range(9), *range(50, 90), *range(9)], [], 80)
+@example([*range(40), *range(50, 90), *range(40)], [], 100)
 def test_each_distance_has_as_many_repetitions_as_by_definition(text, more, reach):
     tail = Tail(reach, array("q", text))
     check(tail, text, reach)
