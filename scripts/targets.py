@@ -230,6 +230,7 @@ TARGETS = {
             _python("budgets that watch for loops", "benchmarks.cost.watch"),
             _python("rules in a phase, and chains", "benchmarks.cost.phases"),
             _python("rows that run by forms", "benchmarks.cost.forms"),
+            _python("requests that arrive at once", "benchmarks.cost.arrivals"),
             PAGES,
         ),
         "PART",

@@ -35,7 +35,7 @@ from support.fakes.requests import Req
 from support.settings import ROOT
 from support.watermarks import GREEN, write_key
 
-__all__ = ["Arrival", "Run", "Server", "Steps", "fill_seconds", "floors"]
+__all__ = ["Arrival", "Run", "Server", "Steps", "fill_seconds", "floors", "received"]
 
 #: Times that a neighbour comes and goes.
 NEIGHBOURS = 3
@@ -162,7 +162,7 @@ class Server:
 
 
 class _Req(Req):
-    """A request as the scheduler makes it, out of a message from another process."""
+    """A request in the scheduler."""
 
     def __init__(self, processor: str, params: Mapping[str, Any], prompt: Sequence[int]) -> None:
         own = pickle.loads(pickle.dumps(dict(params)))
@@ -170,6 +170,11 @@ class _Req(Req):
 
     def set_finish_with_abort(self, message: str, status_code: int, err_type: str) -> None:
         raise RuntimeError(f"{err_type} {status_code}: {message}")
+
+
+def received(processor: str, params: Mapping[str, Any], prompt: Sequence[int]) -> Any:
+    """Return a request as the scheduler makes it, out of a message from another process."""
+    return _Req(processor, params, prompt)
 
 
 class Arrival(NamedTuple):

@@ -114,6 +114,8 @@ class NgramIndex:
             self._probes = Sequences(fingerprints, probes, probe_size)
         (firsts,) = self._probes.firsts.nonzero()
         self.last_new_probe_end = int(self._probes.ends(firsts).max(initial=0))
+        if len(self._sequences.firsts) < _VERY_MANY:
+            return
         # The largest groups are gathered now, while no step waits.
         (begins,) = self._sequences.firsts.nonzero()
         lengths = np.diff(begins, append=len(self._sequences.firsts))
