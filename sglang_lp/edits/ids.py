@@ -74,6 +74,9 @@ class Ids:
         return bool((self.tensor.numpy() == token_id).any())
 
 
+#: Types of parameters that hold no ids.
+_PLAIN = frozenset({bool, float, int, str, type(None)})
+
 #: By the identity of the source tuple, which each list keeps alive.
 _known: WeakValueDictionary[int, Ids] = WeakValueDictionary()
 
@@ -97,7 +100,9 @@ def converted_ids(params: Any) -> list[Ids]:
 def _converted(value: Any) -> list[Ids]:
     """Convert the lists in parameters or in a part of them, such as a link of a chain."""
     if fields := getattr(value, "__struct_fields__", ()):
-        return [ids for name in fields for ids in _converted(getattr(value, name))]
+        parts = [getattr(value, name) for name in fields]
+        # Few are lists or structs, and a request waits for this.
+        return [ids for part in parts if type(part) not in _PLAIN for ids in _converted(part)]
     if not isinstance(value, tuple) or not value:
         return []
     if not isinstance(value[0], int):

@@ -262,7 +262,9 @@ def unshared(params: Any) -> Any:
             return params
         own = copy.copy(params)
         for name in own.__struct_fields__:
-            msgspec.structs.force_setattr(own, name, unshared(getattr(own, name)))
+            value = getattr(own, name)
+            if type(value) not in _PLAIN:  # most are: a request waits for this
+                msgspec.structs.force_setattr(own, name, unshared(value))
         return own
     if isinstance(params, dict):
         return {key: unshared(value) for key, value in params.items()}
