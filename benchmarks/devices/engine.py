@@ -1,17 +1,22 @@
 """Tokens a second of SGLang on a GPU: ``python -m benchmarks.devices.engine``.
 
-SGLang runs without its kernel package (355 MB): ``benchmarks.devices.kernels`` has its names,
-SGLang's operators compute in plain torch (``SGLANG_FORCE_FUSED_OP_BACKEND``), attention is Triton's
-and sampling torch's. The model has the configuration of Qwen3-0.6B and random weights. Engines: one
-without the toolkit, then one with it, on which requests have no processor, an idle one or one at
-work; 1, 32 and 128 requests at once.
+SGLang runs without its kernel package (355 MB) and without cutlass: ``benchmarks.devices.kernels``
+has stand-ins, SGLang's operators compute in plain torch (``SGLANG_FORCE_FUSED_OP_BACKEND``),
+attention is Triton's and sampling torch's. The model has the configuration of Qwen3-0.6B and random
+weights. Engines: one without the toolkit, on which requests carry nothing or SGLang's own classes,
+then one with it; 1 to 256 requests at once, with short prompts and with long ones.
+
+A figure is the faster of two calls. ``arrival_ms`` is a call of one token, whose prompts are
+cached, and ``decode_ms`` a later token of a longer call. The tokens of each arm are checked.
 
 Each engine has half of the minutes. On a GPU it starts with CUDA graphs, and again without them if
 it does not come up. Each record is one line of JSON, written when it is known
 (``build/engine.jsonl``); an engine that does not come up leaves its last stage and the end of its
-log, and the exit code is 1.
+log. The exit code is 1 if an engine did not come up or a row has wrong tokens.
+``benchmarks.devices.report`` stores the records.
 
-``--device cpu`` runs the same with one narrow layer. Packages: those of SGLang but its kernels.
+``--device cpu`` runs the same with one narrow layer. Packages: those of SGLang but its kernels. The
+toolkit need not be installed.
 """
 
 from __future__ import annotations
@@ -31,10 +36,19 @@ from support.plugins import PROBES
 from support.processes import EngineError, play
 from support.settings import CPU_ARGUMENTS, environment
 
-__all__ = ["ENGINES", "OUT", "main"]
+__all__ = ["ENGINES", "OUT", "SHAPES", "main"]
 
 OUT = Path("build/engine.jsonl")
-REQUESTS = (1, 32, 128)
+#: Requests at once, tokens of each prompt and tokens to generate. After long prompts few tokens are
+#: generated, so that arrival weighs.
+SHAPES: Mapping[str, Sequence[tuple[int, int, int]]] = {
+    "cuda": (
+        *((requests, 32, 256) for requests in (1, 32, 128, 256)),
+        (64, 8192, 64),
+        (256, 2048, 64),
+    ),
+    "cpu": ((1, 32, 16), (32, 32, 16), (4, 1024, 4)),
+}
 #: The engines, with the plugins that SGLang loads.
 ENGINES = {"stock": "none", "toolkit": "sglang_lp"}
 #: An engine ends this many seconds before its deadline, which kills it.
@@ -81,10 +95,16 @@ _ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "sampling_backend": "pytorch",
         "grammar_backend": "none",
         "mem_fraction_static": 0.7,
+        "random_seed": 1,
+        "skip_server_warmup": True,
     },
     "cpu": {**CPU_ARGUMENTS, **_COMMON},
 }
-_TOKENS = {"cuda": 256, "cpu": 16}
+#: Without graphs of prefills, and of few numbers of requests, an engine starts in half a minute.
+_GRAPHS = {
+    "decode": {"bs": sorted({requests for requests, _, _ in SHAPES["cuda"]})},
+    "prefill": {"backend": "disabled"},
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,8 +116,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number, engine in enumerate(ENGINES, 1):
         until = began + number / len(ENGINES) * given.minutes * 60
         failed |= not _comes_up(engine, given.device, until, out)
-    print(out.read_text())
-    return int(failed)
+    text = out.read_text()
+    print(text)
+    return int(failed or any(orjson.loads(line).get("wrong") for line in text.splitlines()))
 
 
 def _comes_up(engine: str, device: str, until: float, out: Path) -> bool:
@@ -125,18 +146,22 @@ def _prepare(
     config = {**_QWEN3, **(_NARROW if device == "cpu" else {})}
     (folder / "config.json").write_bytes(orjson.dumps(config))
     kernels.write(folder)
-    plugins = [ENGINES[engine], *(["sglang_lp_cpu_rotary"] if device == "cpu" else [])]
+    plugins = [ENGINES[engine], kernels.PLUGIN if device == "cuda" else "sglang_lp_cpu_rotary"]
     variables = {
         "SGLANG_PLUGINS": ",".join(plugins),
         "SGLANG_FORCE_FUSED_OP_BACKEND": "torch",
         "SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1",
+        # The tree in Rust does not know the types of torch 2.11.
+        "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python",
+        "TORCHDYNAMO_DISABLE": "1",
     }
-    given = {"model_path": str(folder), "disable_cuda_graph": not graphs}
+    given: dict[str, Any] = {"model_path": str(folder), "disable_cuda_graph": not graphs}
+    if graphs:
+        given["cuda_graph_config"] = _GRAPHS
     job = {
         "engine": engine,
         "arguments": {**_ARGUMENTS[device], **given},
-        "requests": REQUESTS,
-        "tokens": _TOKENS[device],
+        "shapes": SHAPES[device],
     }
     return job, environment(variables, [folder, PROBES])
 

@@ -1,23 +1,31 @@
-"""A stand-in for ``sgl_kernel``, the package with SGLang's kernels for GPUs.
+"""Stand-ins for packages that SGLang needs on a GPU, and for the metadata of this toolkit.
 
-It has every name, so that SGLang can be imported. A few functions compute in plain torch
-(``support.cpu.kernels``); a call of any other function says which kernel is missing.
+The stand-in for ``sgl_kernel``, SGLang's kernels, has every name, so that SGLang can be imported. A
+few functions compute in plain torch (``support.cpu.kernels``); a call of any other function says
+which kernel is missing. Without cutlass SGLang fuses no projections.
 """
 
 from __future__ import annotations
 
 import sys
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from support.cpu import kernels
+from support.settings import ROOT
 
-__all__ = ["fill", "write"]
+__all__ = ["PLUGIN", "do_without_cutlass", "fill", "write"]
+
+#: What ``SGLANG_PLUGINS`` calls :func:`do_without_cutlass`.
+PLUGIN = "sglang_lp_without_cutlass"
 
 _PACKAGE = "sgl_kernel"
 
@@ -38,8 +46,39 @@ _KNOWN: Mapping[str, Callable[..., Any]] = {
 
 
 def write(folder: Path) -> None:
-    """Write the package into a folder, for processes that import from it."""
+    """Write the package and entry points into a folder, for processes that import from it.
+
+    SGLang finds plugins by the metadata of installed packages, which a bare checkout lacks.
+    """
     (folder / f"{_PACKAGE}.py").write_text(f"from {__name__} import fill\n\nfill(__name__)\n")
+    found = {"sglang.srt.plugins": {PLUGIN: f"{__name__}:do_without_cutlass"}}
+    try:
+        distribution("sglang-lp")
+    except PackageNotFoundError:
+        declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+        found = {group: found.get(group, {}) | points for group, points in declared.items()}
+    about = folder / "sglang_lp_stand_ins-0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: sglang-lp-stand-ins\nVersion: 0\n"
+    )
+    lines = [
+        f"[{group}]\n" + "".join(f"{name} = {target}\n" for name, target in points.items())
+        for group, points in found.items()
+    ]
+    (about / "entry_points.txt").write_text("\n".join(lines))
+
+
+def do_without_cutlass() -> None:
+    """Keep SGLang from fusing projections if cutlass is missing."""
+    if find_spec("cutlass") is None:
+        from sglang.srt.layers.dual_gemm import DualGemm
+
+        DualGemm._select_mode = _unfused  # noqa: SLF001 - it has no public switch
+
+
+def _unfused(*_args: Any, **_kwargs: Any) -> None:
+    """Return the mode in which nothing is fused."""
 
 
 def fill(name: str) -> None:

@@ -21,7 +21,7 @@ __all__ = ["ENGINE", "STEPS", "engine_results", "main", "step_results"]
 _ARMS = {"stock": "SGLang", "toolkit": "sglang-lp"}
 _FIGURES = (
     *("engine", "arm", "requests", "prompt_tokens", "tokens", "step_ms", "slower_ms"),
-    *("arrival_ms", "wrong"),
+    *("arrival_ms", "decode_ms", "wrong"),
 )
 _TIMES = "host_us", "done_us", "fill_us"
 _LONG = 1024
@@ -86,6 +86,8 @@ def _engine_block(results: Mapping[str, Any]) -> str:
         "Milliseconds a token, the time of a whole call divided by its tokens: the faster of two",
         "calls, and the slower one in brackets.",
     ]
+    if any("arrival_ms" in one for one in results["runs"]):
+        lines.append("*Arrival* is the milliseconds of a call of one token, with cached prompts.")
     for about, runs in _shapes(results["runs"]):
         shapes = [*dict.fromkeys((one["requests"], one["prompt_tokens"]) for one in runs)]
         is_long = runs[0]["prompt_tokens"] >= _LONG
@@ -107,7 +109,8 @@ def _cell(runs: Sequence[Mapping[str, Any]], engine: str, arm: str, shape: tuple
             one["requests"],
             one["prompt_tokens"],
         ):
-            return f"{one['step_ms']:.2f} ({one['slower_ms']:.2f})"
+            step = f"{one['step_ms']:.2f} ({one['slower_ms']:.2f})"
+            return f"{step}, arrival {one['arrival_ms']:.0f}" if "arrival_ms" in one else step
     return "-"
 
 

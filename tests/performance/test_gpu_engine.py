@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError, distribution, distributions
+from pathlib import Path
 
 import pytest
+from sglang.srt.sampling import custom_logit_processor
 
 from benchmarks.devices import engine, generating, kernels
 from sglang_lp import builtins
@@ -57,14 +60,79 @@ def test_the_engines_share_the_minutes(monkeypatch, tmp_path):
 
     assert code == 0
     assert seconds == pytest.approx([30, 60], abs=5)
-    assert [job["requests"] for job in jobs] == [engine.REQUESTS] * 2
+    assert [job["shapes"] for job in jobs] == [engine.SHAPES["cpu"]] * 2
 
 
-@pytest.mark.parametrize("arm", [arm for arm in generating.ARMS.values() if arm is not None])
-def test_the_parameters_of_every_arm_fit_its_processor(arm):
-    name, params = arm
+def test_the_exit_code_says_that_a_row_has_wrong_tokens(monkeypatch, tmp_path):
+    def play(_module, job, *_others):
+        with Path(job["out"]).open("ab") as file:
+            file.write(b'{"arm":"bans","wrong":%d}\n' % (job["engine"] == "toolkit"))
 
-    assert getattr(builtins, name).parse_params(params, generating.VOCAB) is not None
+    assert run(monkeypatch, tmp_path, play)[0] == 1
+
+
+@pytest.mark.parametrize("engine", generating.ARMS)
+def test_the_parameters_of_every_arm_fit_its_processor(engine):
+    for arm in generating.ARMS[engine].values():
+        if arm.processor is not None and engine == "toolkit":
+            parse = getattr(builtins, arm.processor).parse_params
+            assert parse(arm.params, generating.VOCAB) is not None
+        elif arm.processor is not None:
+            assert getattr(custom_logit_processor, arm.processor)().to_str()
+
+
+WITHOUT = [*range(100, 120), *range(100, 120)]
+RIGHT = {
+    "budget, idle": (WITHOUT, [*WITHOUT[:-1], 7]),
+    "budget, spent": ([151_668, 5], [5, 151_668]),
+    "bans": ([100, 101], [99, 100]),
+    "forced": ([9, 9], [9, 8]),
+    "DRY": ([*range(30)], WITHOUT),
+    "n-grams": ([1, 2, 3, 1, 2, 4], [1, 2, 3, 1, 2, 3]),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_each_arm_tells_right_tokens_from_wrong_ones(name):
+    right, wrong = RIGHT[name]
+
+    for arms in generating.ARMS.values():
+        if name in arms and arms[name].is_right is not None:
+            assert arms[name].is_right(right, WITHOUT)
+            assert not arms[name].is_right(wrong, WITHOUT)
+    assert {*generating.ARMS["toolkit"]} - {*RIGHT} == {"no processor"}
+
+
+def test_the_stand_ins_bring_the_entry_points_of_a_toolkit_that_is_not_installed(
+    monkeypatch, tmp_path
+):
+    def missing(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(kernels, "distribution", missing)
+    kernels.write(tmp_path)
+    (written,) = distributions(path=[str(tmp_path)])
+    found = {(one.group, one.name): one.value for one in written.entry_points}
+
+    own = {
+        (one.group, one.name): one.value
+        for one in distribution("sglang-lp").entry_points
+        if one.group.startswith("sglang")
+    }
+    assert own
+    assert found == own | {
+        ("sglang.srt.plugins", kernels.PLUGIN): f"{kernels.__name__}:do_without_cutlass"
+    }
+
+
+def test_without_cutlass_nothing_is_fused(monkeypatch):
+    from sglang.srt.layers.dual_gemm import DualGemm
+
+    monkeypatch.setattr(DualGemm, "_select_mode", None)
+    monkeypatch.setattr(kernels, "find_spec", lambda _name: None)
+    kernels.do_without_cutlass()
+
+    assert DualGemm._select_mode("projection", 1024) is None
 
 
 def test_the_stand_in_for_kernels_has_every_name_and_says_which_kernel_is_missing(tmp_path):
