@@ -28,7 +28,7 @@ _LONG = 1024
 
 
 def engine_results(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what is stored of the records of ``benchmarks.devices.engine``."""
+    """Return the results to store, of the records of ``benchmarks.devices.engine``."""
     head = next(one for one in records if "device" in one)
     return {
         **{name: head[name] for name in ("device", "torch", "sglang")},
@@ -39,7 +39,7 @@ def engine_results(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def step_results(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what is stored of the records of ``benchmarks.devices.gpu``."""
+    """Return the results to store, of the records of ``benchmarks.devices.gpu``."""
     head, *units = records
     checks = {
         part: {
