@@ -190,7 +190,8 @@ class _Call:
         else:
             from sglang_lp import client
 
-            payload = client.attach(processor, **params).payload
+            attach: Callable[..., Any] = client.attach
+            payload = attach(processor, **params).payload
         self._more["custom_logit_processor"] = payload
 
     def __call__(self, tokens: int) -> tuple[float, list[Tokens]]:

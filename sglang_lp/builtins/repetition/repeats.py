@@ -32,7 +32,7 @@ class Tail:
 
     __slots__ = ("_at", "_tokens", "read", "since")
 
-    def __init__(self, reach: int, text: Sequence[int] = ()) -> None:
+    def __init__(self, reach: int, text: Sequence[int] | Numbers = ()) -> None:
         """Read a text.
 
         Args:
