@@ -47,7 +47,7 @@ SHAPES: Mapping[str, Sequence[tuple[int, int, int]]] = {
         (64, 8192, 64),
         (256, 2048, 64),
     ),
-    "cpu": ((1, 32, 16), (32, 32, 16), (4, 1024, 4)),
+    "cpu": ((1, 32, 16), (32, 32, 16), (256, 32, 2)),
 }
 #: The engines, with the plugins that SGLang loads.
 ENGINES = {"stock": "none", "toolkit": "sglang_lp"}
@@ -98,7 +98,7 @@ _ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "random_seed": 1,
         "skip_server_warmup": True,
     },
-    "cpu": {**CPU_ARGUMENTS, **_COMMON},
+    "cpu": {**CPU_ARGUMENTS, **_COMMON, "max_total_tokens": 16_384},
 }
 #: Without graphs of prefills, and of few numbers of requests, an engine starts in half a minute.
 _GRAPHS = {
