@@ -16,7 +16,7 @@ the watched tokens, and does nothing else for a row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp._engine.apply.device import index_on
@@ -60,14 +60,14 @@ class Batch:
 
     Args:
         before_edits: Called with the logits of a step before they are edited, and with the step if
-            its rows were asked; not called in a step that edits nothing. It may take out edits that
-            the caller applies itself.
+            its rows were asked; not called in a step that edits nothing. It returns the rows of the
+            logits whose step edits the caller applies itself.
         forms: Runs rows that have a form; ``None`` to ask every row.
     """
 
     def __init__(
         self,
-        before_edits: Callable[[torch.Tensor, Step | None], None] | None = None,
+        before_edits: Callable[[torch.Tensor, Step | None], Iterable[int]] | None = None,
         forms: Forms | None = None,
     ) -> None:
         self._before_edits = before_edits
@@ -216,7 +216,7 @@ class Batch:
             step.formed = self.forms.run(step, one_each=width == 1 and not repeated)
         asked = _ask_rows(step, drafts, repeated=repeated)
         if self._before_edits is not None and self._will_edit(step):
-            self._before_edits(logits, step)
+            step.leave(self._before_edits(logits, step))
         raw = raw_rows(step, temperatures)
         if step.dense:
             _compute(step)

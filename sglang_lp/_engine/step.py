@@ -5,7 +5,7 @@ The batch makes a step, asks its rows, and applies their edits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.apply.answers import Answers, PendingAnswer
@@ -99,6 +99,24 @@ class Step:
         self.nodes: dict[int, tuple[int, list[int]]] = {}
         self.apart: set[int] = set()
         self.states: dict[int, States] = {}
+
+    def only_allowed(self, index: int) -> Ids | Sequence[int] | None:
+        """Return the tokens that a step leaves to a row of the logits, once it was asked.
+
+        ``None`` if the step does not just allow some tokens, or if persistent edits or the host's
+        own masks change the row as well. A row of ``None`` has no tokens.
+        """
+        row, recording = self.rows[index], self.edits.get(index)
+        if row is None:
+            return ()
+        if recording is None or row.persistent is not None or row.host.restricted:
+            return None
+        return None if index in self.rewritten else recording.only_allowed
+
+    def leave(self, indices: Iterable[int]) -> None:
+        """Leave the edits of some rows of the logits to the caller."""
+        for index in indices:
+            self.edits.pop(index, None)
 
     def read_anew(self) -> None:
         """Forget what was read of the logits, which have changed."""

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import torch
 
     from sglang_lp._engine.step import Step
-    from sglang_lp.edits.ids import Ids
 
 #: Most tokens left to a beam, as a fraction of the vocabulary.
 _MOST = 0.25
@@ -58,7 +57,7 @@ def left_tokens(step: Step, places: Sequence[int]) -> torch.Tensor | None:
     import numpy as np
     import torch
 
-    allowed = [_allowed(step, place) for place in places]
+    allowed = [step.only_allowed(place) for place in places]
     if None in allowed:
         return None
     lengths = np.array([len(ids or ()) for ids in allowed])
@@ -73,15 +72,6 @@ def left_tokens(step: Step, places: Sequence[int]) -> torch.Tensor | None:
     if not (found[:, 1:] > found[:, :-1])[there[:, 1:]].all():
         return None  # some token may be named twice
     return torch.from_numpy(found)
-
-
-def _allowed(step: Step, place: int) -> Ids | Sequence[int] | None:
-    row, recording = step.rows[place], step.edits.get(place)
-    if row is None:
-        return ()
-    if recording is None or row.persistent is not None or row.host.restricted:
-        return None
-    return None if place in step.rewritten else recording.only_allowed
 
 
 def rank(

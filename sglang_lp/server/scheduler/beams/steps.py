@@ -157,14 +157,17 @@ class BeamSteps:
         if self._custom_params:
             self._custom_params, self._batch = [], Batch(self._prepare)
 
-    def _prepare(self, logits: torch.Tensor, step: Step | None) -> None:
+    def _prepare(self, logits: torch.Tensor, step: Step | None) -> Sequence[int]:
         """Rank candidates of the searches that need no masks, and keep the totals of the others.
 
         Args:
             logits: The logits of the step.
-            step: The step; the edits of ranked searches are removed from it. ``None`` if all rows
-                sleep.
+            step: The step; ``None`` if all rows sleep.
+
+        Returns:
+            The rows of ranked searches, whose logits stay as they are.
         """
+        ranked: list[int] = []
         found = [
             (beams, places, None if step is None else left_tokens(step, places))
             for beams, places in self._placed
@@ -179,10 +182,10 @@ class BeamSteps:
                     own = totals[done : done + len(places)]
                 count = beams.search.num_candidates
                 beams.candidates = rank(logits, places, left, own, count)
-                for place in places:
-                    step.edits.pop(place, None)
+                ranked += places
             done += len(places)
         self._before = totals if any(left is None for _, _, left in found) else None
+        return ranked
 
     def _compare_totals(
         self, logits: torch.Tensor, rows: Sequence[Row | None]
