@@ -157,9 +157,11 @@ def as_fault(name: str, when: str, error: BaseException) -> SglangLpError:
         what = str(error)
     else:
         what = _described(name, error)
+    message = f"{name} failed {when}: {what}"
+    if name == OURS:
+        return SglangLpError(message)
     # An adapted class has its module before its name, and its interface behind it.
-    label = name.partition(" (")[0].rpartition(":")[2]
-    return ProcessorFault(f"{name} failed {when}: {what}", label if name != OURS else None)
+    return ProcessorFault(message, name.partition(" (")[0].rpartition(":")[2])
 
 
 def _as_unnamed_fault(when: str, failed: PartFailed) -> ProcessorFault:

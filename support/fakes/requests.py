@@ -41,6 +41,7 @@ class Req(FakeRequest):
     ) -> None:
         super().__init__(prompt, output, served=True)
         self.kv.kv_committed_len = 0
+        self.finished_len: int | None = None
         self.custom_logit_processor = payload
         if isinstance(custom_params, dict):  # as SGLang adds it
             custom_params = {**custom_params, "__req__": weakref.proxy(self)}

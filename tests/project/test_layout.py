@@ -71,7 +71,7 @@ CIRCLES = []
 STATE = {
     "http._open": "opens URLs without following redirects; never changes",
     "cite_from_prompt._prompts": "prompts that were read, while a request of them lives",
-    "answer_errors._noted": "a context variable: one value per HTTP request",
+    "answer_errors._newest": "a context variable: one value per HTTP request",
     "audit.asking": "a context variable: one value per request",
     "clock.clock": "one clock for a process, see its module",
     "caches.shared_by_copies": "a decorator",

@@ -150,7 +150,7 @@ class Server:
             "forced": 0,
             "thinking": [{"tokens": 9, "ended": ended}],
         }
-        metrics.writing().finish([report], fault=None, culprit=None, contradicts=False)
+        metrics.writing().finish([report], None)
 
 
 def fail_class(server: Server, _patch: Any) -> None:

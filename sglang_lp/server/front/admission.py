@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.caches import packed
-from sglang_lp.errors import ProcessorFault, RequestError, Unsupported, shown
+from sglang_lp.errors import RequestError, SglangLpError, Unsupported, shown
 from sglang_lp.params.flat_json import read_flat
 from sglang_lp.server.front.answer_errors import noting
 from sglang_lp.server.front.bounds import (
@@ -26,6 +26,7 @@ from sglang_lp.server.front.placeholders import sending_placeholder
 from sglang_lp.server.front.prompts import check_ids, check_prompts
 from sglang_lp.server.front.scoring import score_later
 from sglang_lp.server.front.whole_requests import check_not_empty
+from sglang_lp.server.gate.coded import Coded
 from sglang_lp.server.gate.field_checks import check_positions
 from sglang_lp.server.gate.intake import Intake, per_text, prompt_lengths, unfold_sent
 from sglang_lp.server.gate.metrics import writing
@@ -270,12 +271,14 @@ class Admission:
             admitted = guard.admit(intake)
             with guard.counting():
                 find_banned(guard, intake, admitted)
-        except ProcessorFault as error:
+        except RequestError:
+            raise
+        except SglangLpError as error:
             from fastapi import HTTPException
 
             metrics = writing()
             if metrics is not None:
-                metrics.fail_early(error)
+                metrics.fail(Coded.of(error))
             raise HTTPException(HTTPStatus.INTERNAL_SERVER_ERROR, str(error)) from error
         record_ran(admitted.names if admitted is not None else ())
         return admitted

@@ -1,13 +1,14 @@
 """The stable code of each error of the toolkit, in the error objects of SGLang's answers.
 
-SGLang passes on only the message of an error, and has another error object on each endpoint. So
-errors are noted per HTTP request where they are raised, and added to the answer as it is sent.
+SGLang's endpoints pass on only the message of an error, and each writes another error object. But
+an endpoint asks for the next answer of a request only after it has sent the error of the last. So
+an error in the body is that of the newest answer or exception, and gets its code as it is sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from http import HTTPStatus
@@ -15,59 +16,28 @@ from typing import Any
 
 import orjson
 
-from sglang_lp.errors import NotRun, ProcessorFault, SglangLpError
 from sglang_lp.server.front.reports import begins_stream, send_whole
 from sglang_lp.server.front.routes import OLLAMA, find
 from sglang_lp.server.gate.coded import Coded
 
-#: Key of the ASGI scope that holds the errors, for functions that SGLang runs in other threads.
-_SCOPE = "sglang_lp_errors"
+#: Key of the ASGI scope that holds the newest error, for functions that SGLang runs in other
+#: threads.
+_SCOPE = "sglang_lp_error"
 _DATA = b"data: "
-#: Codes of the errors that no caller causes.
-_FAULTS = {SglangLpError.code, ProcessorFault.code, NotRun.code}
-
-#: The errors of the HTTP request that is being answered, by their messages.
-_noted: ContextVar[_Noted | None] = ContextVar("sglang_lp_errors", default=None)
 
 
-class _Noted(dict[str, Coded]):
-    """The errors of an HTTP request, by their messages.
+class _Newest:
+    """The newest answer or exception of an HTTP request.
 
     Attributes:
-        told: Messages of the errors whose code an error of the answer has.
+        error: Its error; ``None`` without one, and for SGLang's own.
     """
 
-    def __init__(self) -> None:
-        self.told: set[str] = set()
-
-    def find(self, message: object) -> Coded | None:
-        """Return the toolkit's error behind an error of the answer; ``None`` for SGLang's own.
-
-        Args:
-            message: Message of the error in the answer.
-        """
-        text = str(message)
-        if text not in self:
-            # Some endpoints of SGLang change or hide the message.
-            untold = [one for one in self.values() if one.message not in self.told]
-            if not untold:
-                return None
-            self[text] = untold[-1]
-        self.told.add(self[text].message)
-        return self[text]
+    error: Coded | None = None
 
 
-def note(coded: Coded | None, raw_request: Any = None) -> None:
-    """Note an error of the HTTP request that is being answered.
-
-    Args:
-        coded: The error; ``None`` for an error that is not the toolkit's.
-        raw_request: The HTTP request, needed in another thread than the event loop's.
-    """
-    scope = getattr(raw_request, "scope", None)
-    noted = _noted.get() if scope is None else scope.get(_SCOPE)
-    if noted is not None and coded is not None:
-        noted[coded.message] = coded
+#: Of the HTTP request that is being answered.
+_newest: ContextVar[_Newest | None] = ContextVar("sglang_lp_error", default=None)
 
 
 @contextmanager
@@ -75,13 +45,44 @@ def noting(raw_request: Any = None) -> Iterator[None]:
     """Note the error that passes through the block.
 
     Args:
-        raw_request: As for :func:`note`.
+        raw_request: The HTTP request, needed in another thread than the event loop's.
     """
     try:
         yield
     except Exception as error:
-        note(Coded.of(error), raw_request)
+        scope = getattr(raw_request, "scope", None)
+        newest = _newest.get() if scope is None else scope.get(_SCOPE)
+        if newest is not None:
+            newest.error = Coded.of_exception(error)
         raise
+
+
+async def keep_code(
+    original: Callable[..., Awaitable[Any]], manager: Any, out: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Give the exception that SGLang raises for a failed answer its code: a hook around it."""
+    coded = Coded.of_reason(out["meta_info"]["finish_reason"])
+    try:
+        return await original(manager, out, *args, **kwargs)
+    except Exception as error:
+        if coded is not None:
+            raise error from coded.as_error()
+        raise
+
+
+def follow(original: Callable[..., AsyncIterator[Any]], *args: Any, **kwargs: Any) -> Any:
+    """Note the error of each answer of a request: a hook around SGLang's generation."""
+    newest, answers = _newest.get(), original(*args, **kwargs)
+    return answers if newest is None else _following(answers, newest)
+
+
+async def _following(answers: Any, newest: _Newest) -> AsyncIterator[Any]:
+    with noting():
+        async with aclosing(answers):
+            async for answer in answers:
+                if isinstance(answer, dict):  # a list has no error: SGLang raises one
+                    newest.error = Coded.of_reason(answer["meta_info"].get("finish_reason"))
+                yield answer
 
 
 def refusal(scope: Mapping[str, Any]) -> list[dict[str, Any]] | None:
@@ -91,13 +92,13 @@ def refusal(scope: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         scope: The ASGI scope of an HTTP request that was not admitted.
 
     Returns:
-        ``None`` unless the last error of the request is the caller's fault.
+        ``None`` unless the newest error of the request is the caller's fault.
     """
-    last = next(reversed(scope.get(_SCOPE, {}).values()), None)
-    if last is None or last.code in _FAULTS:
+    newest: Coded | None = getattr(scope.get(_SCOPE), "error", None)
+    if newest is None or not newest.by_client:
         return None
     status = HTTPStatus.BAD_REQUEST
-    error = {"message": last.message, "type": "invalid_request_error", "code": status}
+    error = {"message": newest.message, "type": "invalid_request_error", "code": status}
     body = orjson.dumps({"error": error})
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     return [
@@ -123,7 +124,7 @@ class AnswerErrors:
         if scope["type"] != "http":  # the app's own life would keep what it notes
             await self._app(scope, receive, send)
             return
-        noted = _Noted()
+        newest = _Newest()
         held: list[dict[str, Any]] = []
         streams = False
 
@@ -133,49 +134,47 @@ class AnswerErrors:
                 held.append(message)
                 if not message.get("more_body"):
                     change = _in_ollamas_form if _is_ollama(scope) else _completed
-                    await send_whole(held, partial(change, noted), send)
+                    await send_whole(held, partial(change, newest.error), send)
             elif message["type"] == "http.response.start":
                 streams = begins_stream(message)
                 is_error = not streams and message["status"] >= HTTPStatus.BAD_REQUEST
-                if is_error and (noted or _is_ollama(scope)):
+                if is_error and (newest.error is not None or _is_ollama(scope)):
                     held.append(message)
                 else:
                     await send(message)
-            elif noted and streams:
-                await send({**message, "body": _in_events(message.get("body", b""), noted)})
+            elif newest.error is not None and streams:
+                body = _in_events(newest.error, message.get("body", b""))
+                await send({**message, "body": body})
             else:
                 await send(message)
 
-        scope[_SCOPE] = noted
-        token = _noted.set(noted)
+        scope[_SCOPE] = newest
+        token = _newest.set(newest)
         try:
             await self._app(scope, receive, sending)
         finally:
-            _noted.reset(token)
+            _newest.reset(token)
 
 
-def _in_events(body: bytes, noted: _Noted) -> bytes:
+def _in_events(coded: Coded, body: bytes) -> bytes:
     """Return events of a stream with their errors completed."""
     if b'"error"' not in body:
         return body
     lines = body.split(b"\n")
     for index, line in enumerate(lines):
         if line.startswith(_DATA + b"{"):
-            lines[index] = _DATA + _completed(noted, line.removeprefix(_DATA))
+            lines[index] = _DATA + _completed(coded, line.removeprefix(_DATA))
         elif line.startswith(b'{"error"'):  # Ollama's lines
-            lines[index] = _in_ollamas_form(noted, line)
+            lines[index] = _in_ollamas_form(coded, line)
     return b"\n".join(lines)
 
 
-def _completed(noted: _Noted, text: bytes) -> bytes:
+def _completed(coded: Coded | None, text: bytes) -> bytes:
     """Return JSON with its error completed; unchanged if it has none."""
     try:
         answer = orjson.loads(text)
         error = _error_of(answer)
-        if error is None:
-            return text
-        coded = noted.find(error.get("message"))
-        if coded is None:
+        if error is None or coded is None:
             return text
         error.update(coded.entries)
         return orjson.dumps(answer)
@@ -188,7 +187,7 @@ def _is_ollama(scope: Mapping[str, Any]) -> bool:
     return route is not None and route.shape is OLLAMA
 
 
-def _in_ollamas_form(noted: _Noted, text: bytes) -> bytes:
+def _in_ollamas_form(coded: Coded | None, text: bytes) -> bytes:
     """Return an error in the form of Ollama's: its message as ``error``, with code and field."""
     try:
         answer = orjson.loads(text)
@@ -196,7 +195,6 @@ def _in_ollamas_form(noted: _Noted, text: bytes) -> bytes:
         return text
     error = answer.get("error", answer) if isinstance(answer, dict) else answer
     message = str(error.get("message", error) if isinstance(error, dict) else error)
-    coded = noted.find(message)
     return orjson.dumps({"error": message, **(coded.entries if coded is not None else {})})
 
 

@@ -7,14 +7,12 @@ whether the processor ran on the answer.
 from __future__ import annotations
 
 import logging
-from http import HTTPStatus
 from typing import Any
 
 import orjson
 
 from sglang_lp.errors import NotRun
 from sglang_lp.params import RAW, WHOLE
-from sglang_lp.server.front.answer_errors import note
 from sglang_lp.server.front.scoring import probabilities_of
 from sglang_lp.server.gate.coded import Coded
 from sglang_lp.wire.names import REPORT
@@ -27,7 +25,6 @@ _UNREPORTED = Coded(
     "internal error of sglang-lp: no report came with this answer, so its processors may not have "
     "run; the scheduler's log says why",
     NotRun.code,
-    None,
 )
 
 
@@ -52,7 +49,6 @@ def take_report(manager: Any, out: dict[str, Any], state: Any, *_args: Any, **_k
     ends only that request.
     """
     meta_info = out["meta_info"]
-    note(Coded.of_reason(meta_info["finish_reason"]))
     for beam in meta_info.get("beam_results", ())[1:]:
         _move(beam["meta_info"])
     if _move(meta_info):
@@ -68,12 +64,11 @@ def take_report(manager: Any, out: dict[str, Any], state: Any, *_args: Any, **_k
     if reason["type"] == "abort" or manager.server_args.disaggregation_mode == "prefill":
         return
     logger.error(_UNREPORTED.message)
-    note(_UNREPORTED)
     meta_info["finish_reason"] = {
         "type": "abort",
         "message": _UNREPORTED.message,
-        "status_code": HTTPStatus.INTERNAL_SERVER_ERROR,
-        "err_type": "InternalServerError",
+        "status_code": _UNREPORTED.status,
+        "err_type": _UNREPORTED.kind,
         **_UNREPORTED.entries,
     }
 

@@ -40,15 +40,14 @@ def sending_placeholder(manager: Any, obj: Any) -> Iterator[None]:
         is_awaited = getattr(obj, "bootstrap_room", None) is not None
         mode = manager.server_args.disaggregation_mode if is_awaited else "null"
         if mode != "null":
-            # Always with a code: without it, a client's text could end like a code.
-            said = Coded(str(getattr(error, "detail", error)), RequestError.code, None)
-            _send_all(manager, obj, mode, (Coded.of(error) or said).text)
+            said = Coded(str(getattr(error, "detail", error)), RequestError.code)
+            _send_all(manager, obj, mode, Coded.of_exception(error) or said)
         raise
 
 
-def _send_all(manager: Any, obj: Any, mode: str, why: str) -> None:
+def _send_all(manager: Any, obj: Any, mode: str, why: Coded) -> None:
     try:
-        placeholders = [_make(one, mode, why) for one in _each(obj)]
+        placeholders = [_make(one, mode, why.text) for one in _each(obj)]
     except Exception as error:  # noqa: BLE001 - SGLang refuses it on the peer as well
         logger.debug("sglang-lp: no placeholder: %s", error)
         return

@@ -64,7 +64,7 @@ def add_tokenizer(app: Any, guard: Guard) -> None:
         model = guard.server.model
         written = write_tokenizer(model.tokenizer)
         if isinstance(written, Unsupported):
-            coded = Coded(str(written), written.code, written.param)
+            coded = Coded.of(written)
             error = {"message": coded.message, **coded.entries}
             return JSONResponse({"error": error}, status_code=400)
         facts = {"vocab_size": model.vocab_size, "eos_token_ids": model.eos_token_ids}

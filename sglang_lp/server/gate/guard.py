@@ -262,7 +262,7 @@ class Guard:
         Raises:
             RequestError: Refused, with a message for the caller. The refusal is in the audit
                 trail already.
-            ProcessorFault: The allowed class failed.
+            SglangLpError: The allowed class or the toolkit failed.
         """
         if not self.concerns(intake):
             return None

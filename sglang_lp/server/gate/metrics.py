@@ -16,12 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.errors import ProcessorFault
+from sglang_lp.errors import Contradiction
 from sglang_lp.faults import ALWAYS
 from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
     from sglang_lp.catalogue.opened import Catalogue, Renewal
+    from sglang_lp.server.gate.coded import Coded
 
 #: Values of the label ``ended`` of blocks.
 _ENDS = ("model", "tool_call", "budget", "soft", "loop", "early_end", "open")
@@ -137,42 +138,28 @@ class Metrics:
         for name in names:
             self._counters["requests"].labels(name).inc()
 
-    def fail(self, kind: str, processor: str = _UNKNOWN) -> None:
-        """Count a request that ended with HTTP 500, once.
+    def fail(self, error: Coded, names: Sequence[str] | None = None) -> None:
+        """Count a request that an error ended, once; an error of the client counts as none.
 
         Args:
-            kind: ``"processor"`` or ``"toolkit"``, for what failed.
-            processor: Value of the label.
+            error: The error.
+            names: Values of the label ``processor`` for the request; ``None`` if it has not begun.
         """
-        self._counters["faults"].labels(processor, kind).inc()
+        if not error.by_client:
+            kind = "toolkit" if error.culprit is None else "processor"
+            label = error.culprit or _UNKNOWN if names is None else _label(error.culprit, names)
+            self._counters["faults"].labels(label, kind).inc()
 
     def refuse(self, gate: str, reason: str, processor: str) -> None:
         """Count a refusal; ``processor`` is empty unless a known processor refused a parameter."""
         self._counters["refusals"].labels(gate, reason, processor).inc()
 
-    def fail_early(self, error: BaseException) -> None:
-        """Count a request that ended with HTTP 500 before it began."""
-        culprit = error.processor if isinstance(error, ProcessorFault) else None
-        if culprit is None:
-            self.fail("toolkit")
-        else:
-            self.fail("processor", culprit)
-
-    def finish(
-        self,
-        reports: Sequence[Mapping[str, Any]],
-        *,
-        fault: str | None,
-        culprit: str | None,
-        contradicts: bool,
-    ) -> None:
+    def finish(self, reports: Sequence[Mapping[str, Any]], error: Coded | None) -> None:
         """Count how a request ended.
 
         Args:
             reports: As in ``meta_info["sglang_lp"]``: of its answer, or of each of its beams.
-            fault: As ``kind`` of :meth:`fail`; ``None`` without a fault.
-            culprit: The class that failed, as in ``ProcessorFault.processor``.
-            contradicts: Whether it ended because what it asked for left no token.
+            error: The error that ended it, or ``None``.
         """
         names = labels_of(reports[0]["processors"])
         for report in reports:
@@ -180,9 +167,9 @@ class Metrics:
             # A class of the operator may report anything under these names.
             self._count_blocks(report.get("thinking"))
             self._count_items(report.get("catalogue"))
-        if fault is not None:
-            self.fail(fault, _label(culprit, names))
-        if contradicts:
+        if error is not None:
+            self.fail(error, names)
+        if error is not None and error.code == Contradiction.code:
             for name in names:
                 self._counters["contradictions"].labels(name).inc()
 

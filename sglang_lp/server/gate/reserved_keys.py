@@ -8,7 +8,7 @@ other reserved key. The scheduler cannot know the origin of a key, so it checks 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 from weakref import ProxyType
 
 from sglang_lp.errors import RequestError, shown
@@ -144,7 +144,10 @@ def refuse_placeholder(custom_params: object) -> None:
         RequestError: It is a placeholder; the error is admission's.
     """
     if isinstance(custom_params, dict) and REFUSAL in custom_params:
-        raise Coded.of_text(custom_params[REFUSAL], RequestError.code).as_error()
+        coded = Coded.of_text(custom_params[REFUSAL])
+        if coded is None:
+            _refuse(REFUSAL)
+        raise coded._replace(by_client=True).as_error()
 
 
 def _check_count(custom_params: Mapping[Any, Any]) -> None:
@@ -197,5 +200,5 @@ def _added(custom_params: Mapping[Any, Any]) -> frozenset[str]:
     return custom_params.added if isinstance(custom_params, _MarkedParams) else frozenset()
 
 
-def _refuse(key: str) -> None:
+def _refuse(key: str) -> NoReturn:
     raise RequestError(f"custom_params: {shown(key)} is SGLang's own; leave it out")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import weakref
 from functools import partial
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
@@ -29,7 +28,8 @@ from sglang_lp.params import WHOLE
 from sglang_lp.policy.thinking import closing_tokens, with_answer_room
 from sglang_lp.server.gate.coded import Coded
 from sglang_lp.server.scheduler.closing_request import BANNED
-from sglang_lp.server.scheduler.reasons import add, fail, log_end
+from sglang_lp.server.scheduler.endings import end_request
+from sglang_lp.server.scheduler.reasons import add
 from sglang_lp.wire.names import REPORT
 
 if TYPE_CHECKING:
@@ -170,12 +170,11 @@ class Closings:
         try:
             self._arm(req, inner)
         except RequestError as error:
-            message = f"{WHOLE}: {error}"
-            req.set_finish_with_abort(message, HTTPStatus.BAD_REQUEST, "BadRequestError")
-            add(req.to_finish, Coded(message, error.code, WHOLE).entries)
+            coded = Coded(f"{WHOLE}: {error}", error.code, WHOLE, by_client=True)
+            end_request(req, coded.as_error(), begun=False)
         except Exception as error:
             logger.exception("sglang-lp: a structured answer cannot be completed; it ends here")
-            fail(req, str(error))
+            end_request(req, SglangLpError(str(error)))
 
     def _arm(self, req: Any, inner: Any) -> None:
         plans = getattr(inner, _PLANS, None)
@@ -353,5 +352,4 @@ def _fail(req: Any, error: BaseException) -> None:
     if from_signal(error):
         raise error
     logger.error("sglang-lp: a structured answer cannot be completed; it ends", exc_info=error)
-    fail(req)
-    log_end(req, str(error))
+    end_request(req)

@@ -23,10 +23,10 @@ import orjson
 
 from sglang_lp._engine.history.arrivals import ask_again
 from sglang_lp._engine.history.attached import rows_of
-from sglang_lp.errors import RequestError, SglangLpError, shown
+from sglang_lp.errors import SglangLpError, shown
 from sglang_lp.server.gate.coded import Coded
-from sglang_lp.server.scheduler.endings import end_at_first
-from sglang_lp.server.scheduler.reasons import add, fail, finish_reason, is_error
+from sglang_lp.server.scheduler.endings import end_at_first, end_request
+from sglang_lp.server.scheduler.reasons import error_of, error_reason, finish_reason
 
 if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Guard
@@ -46,7 +46,7 @@ _UNGUARDED = "sglang_lp_unguarded"
 #: Attribute of a request whose first token has come, and whose edits were not asked for again yet.
 _FIRST = "sglang_lp_first"
 #: An error of a prefill server, in SGLang's message of a failed transfer.
-_TOLD = re.compile(r"KVTransferError\(bootstrap_room=\d+\): sglang-lp (400|500): (.*)\Z", re.DOTALL)
+_TOLD = re.compile(r"KVTransferError\(bootstrap_room=\d+\): sglang-lp (\[.*)\Z")
 
 
 class Peers:
@@ -119,10 +119,11 @@ def retire(original: Callable[[Any, Any], bool], scheduler: Any, req: Any) -> bo
         Whether the request is over here. It is not while its decode server has not said where it
         listens: SGLang then waits for that, as for requests whose KV cache is being sent.
     """
-    if req.disagg_kv_sender is None or not is_error(req.to_finish):
+    error = error_of(req.to_finish)
+    if req.disagg_kv_sender is None or error is None:
         return original(scheduler, req)
     if not req.pending_bootstrap:
-        _tell(req, req.to_finish)
+        _tell(req, error)
         return original(scheduler, req)
     req.update_finish_state()
     scheduler.disagg_prefill_inflight_queue.append(req)
@@ -134,20 +135,22 @@ def tell_when_bootstrapped(
 ) -> bool:
     """Tell a decode server of an error once it listens: a hook around SGLang's wait for that."""
     ready = original(scheduler, req, poll)
-    if ready and is_error(req.finished_reason):
-        _tell(req, req.finished_reason)
+    error = error_of(req.finished_reason)
+    if ready and error is not None:
+        _tell(req, error)
         return False  # no KV cache is sent, and SGLang finds the transfer failed
     return ready
 
 
-def _tell(req: Any, reason: Any) -> None:
+def _tell(req: Any, error: Coded) -> None:
     manager = req.disagg_kv_sender.kv_mgr
     # Mooncake's messages leave out the reason unless this is set; its reader accepts a reason.
     manager.kv_status_msg_carries_reason = True
-    coded = Coded.of_reason(reason.to_json())
-    text = reason.message if coded is None else coded.text
-    told = f"sglang-lp {int(reason.status_code)}: {text}"
-    manager.conclude_failure(bootstrap_room=req.bootstrap_room, failure_reason=told)
+    manager.conclude_failure(bootstrap_room=req.bootstrap_room, failure_reason=_told(error))
+
+
+def _told(error: Coded) -> str:
+    return f"sglang-lp {error.text}"
 
 
 # On a decode server
@@ -158,18 +161,12 @@ def say_why(
 ) -> None:
     """Give the prefill server's error to the client: a hook around SGLang's own error."""
     told = _TOLD.search(error_message)
-    if told is None:
+    coded = None if told is None else Coded.of_text(told[1])
+    if coded is None:
         original(req, error_message, status_code)
         return
-    from sglang.srt.managers.schedule_batch import FINISH_ABORT
-
-    status = HTTPStatus(int(told[1]))
-    is_refusal = status is HTTPStatus.BAD_REQUEST
-    coded = Coded.of_text(told[2], (RequestError if is_refusal else SglangLpError).code)
-    original(req, coded.message, status)
-    kind = "BadRequestError" if is_refusal else "InternalServerError"
-    req.finished_reason = FINISH_ABORT(coded.message, status, kind)
-    add(req.finished_reason, coded.entries)
+    original(req, coded.message, coded.status)
+    req.finished_reason = error_reason(coded.as_error())
 
 
 def _policy_of(address: str) -> str | None:
@@ -249,7 +246,7 @@ def turn_away(_result: None, receiver: Any, *_args: Any, **_kwargs: Any) -> None
     if why is None or getattr(receiver, "bootstrap_infos", None) is None:
         return
     receiver.abort()
-    manager.record_failure(receiver.bootstrap_room, f"sglang-lp 500: {why}")
+    manager.record_failure(receiver.bootstrap_room, _told(Coded(why, SglangLpError.code)))
     # abort() has sent one, which is lost if the prefill server has not read the request yet.
     _delayed_calls().add(receiver._send_abort_notification)  # noqa: SLF001 - SGLang has no other
 
@@ -283,4 +280,4 @@ def resume(req: Any, vocab_size: int | None) -> None:
                 if end is not None:
                     end_at_first(req, finish_reason(end, 1))
             except BaseException as error:  # noqa: BLE001 - one request, whatever it is
-                fail(req, row.fault(error))
+                end_request(req, row.fault(error))

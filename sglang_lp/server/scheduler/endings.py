@@ -1,4 +1,6 @@
-"""Ends of requests that processors decide, applied when SGLang processes the last token.
+"""Ends of requests: by an error, or by the decision of a processor.
+
+:func:`end_request` is the only way to end a request with an error at once.
 
 A processor decides the end before its token is sampled. Drafted tokens before it may be rejected,
 and an older result may still be pending. ``req.to_finish`` does not fit: SGLang applies it to the
@@ -15,13 +17,80 @@ does not get this token.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from sglang_lp.server.scheduler.reasons import is_error, log_end, withhold, withhold_unkept
+from sglang_lp.errors import SglangLpError
+from sglang_lp.server.gate.coded import Coded
+from sglang_lp.server.gate.metrics import writing
+from sglang_lp.server.scheduler.reasons import error_of, error_reason
+from sglang_lp.server.scheduler.withheld import withhold
+from sglang_lp.trust.audit import safe_id
 
+logger = logging.getLogger(__name__)
+
+_INTERNAL = "internal error of sglang-lp: the request's processors did not run to its end"
+
+#: Attribute of SGLang's finish reason: most output tokens that the client gets.
+_KEPT = "sglang_lp_kept"
 #: Attribute of SGLang's request: the decided ends, freed with the request.
 _ENDINGS = "sglang_lp_endings"
+
+
+def end_request(
+    req: Any,
+    error: SglangLpError | None = None,
+    *,
+    begun: bool = True,
+    kept: int | None = None,
+) -> None:
+    """End a request with an error, which says whose fault it is.
+
+    The log line, the metric, the HTTP status and the code in the answer are those of the error.
+
+    Args:
+        req: SGLang's request, or a proxy of it.
+        error: ``None`` for a failure of sglang-lp itself.
+        begun: Whether SGLang may have begun with the request. If not, SGLang computes one token of
+            an empty prompt.
+        kept: ``None`` to end the request when SGLang processes its next, or its pending, result;
+            the client gets the tokens that are processed already. A number ends it now, unless an
+            error has ended it already; it is the most output tokens that the client gets.
+    """
+    from sglang.srt.managers.schedule_batch import FINISH_ABORT
+
+    error = error or SglangLpError(_INTERNAL)
+    reason, coded = error_reason(error), Coded.of(error)
+    try:
+        if kept is not None:
+            if isinstance(req.finished_reason, FINISH_ABORT):
+                return withhold(req, kept)
+            req.finished_reason = reason
+            withhold(req, kept)
+        elif begun:
+            setattr(reason, _KEPT, len(getattr(req, "output_ids", ())))
+            req.to_finish = reason
+        else:
+            req.set_finish_with_abort(coded.message, coded.status, coded.kind)
+            req.to_finish = reason
+    except ReferenceError:  # SGLang has freed the request
+        return None
+    try:
+        if begun or not coded.by_client:  # a refusal is in the audit trail
+            _log(req, coded)
+        metrics = writing()
+        # A request that ends later counts then, with its report.
+        if metrics is not None and (kept is not None or not begun):
+            metrics.fail(coded)
+    except Exception:  # the request has its end
+        logger.exception("sglang-lp: the end of a request is not logged or not counted")
+    return None
+
+
+def _log(req: Any, error: Coded) -> None:
+    rid = safe_id(getattr(req, "rid", None))
+    logger.warning("request %s ended: %s", rid, error.message)
 
 
 class _Ending(NamedTuple):
@@ -38,7 +107,7 @@ class _Ending(NamedTuple):
         return self.processed + len(self.expected) + 1
 
 
-def end_request(req: Any, pending: Sequence[int], path: Sequence[int], reason: Any) -> None:
+def end_with_token(req: Any, pending: Sequence[int], path: Sequence[int], reason: Any) -> None:
     """End a request with the token that this step samples at one node of its draft.
 
     Args:
@@ -74,7 +143,7 @@ def update_finish_state(
     endings: list[_Ending] | None = getattr(req, _ENDINGS, None)
     if endings is None:
         original(req, new_accepted_len)
-        return withhold_unkept(req)
+        return _withhold_unkept(req)
     # An end from outside of the answer has precedence, as when the client disconnected.
     decided_elsewhere = req.finished() or req.to_finish is not None
     original(req, new_accepted_len)
@@ -85,20 +154,28 @@ def update_finish_state(
         setattr(req, _ENDINGS, rest)
     else:
         delattr(req, _ENDINGS)
-    withhold_unkept(req)
+    _withhold_unkept(req)
     if req.finished():
         # finished_len is None if SGLang keeps the whole output.
         count = count if req.finished_len is None else req.finished_len
     due = [one for one in endings if one.begun < len(output_ids)]
     # A step may decide to end the answer with its token, and then fail to edit the row.
-    for one in sorted(due, key=lambda one: (one.length, not is_error(one.reason))):
+    for one in sorted(due, key=lambda one: (one.length, error_of(one.reason) is None)):
         if one.length > count:
             break
         if output_ids[one.processed : one.length - 1].tolist() == list(one.expected):
             if not decided_elsewhere:
                 req.finished_reason, req.finished_len = one.reason, one.length
-            if is_error(one.reason):
+            error = error_of(one.reason)
+            if error is not None:
                 withhold(req, one.length - 1)
-                log_end(req, one.reason.message)
+                _log(req, error)
             break
     return None
+
+
+def _withhold_unkept(req: Any) -> None:
+    """Withhold the tokens of a finished request that :func:`end_request` did not keep."""
+    kept = getattr(req.finished_reason, _KEPT, None)
+    if kept is not None:
+        withhold(req, kept)

@@ -11,18 +11,16 @@ import logging
 import weakref
 from array import array
 from contextlib import suppress
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from sglang_lp import builtins
 from sglang_lp._engine.apply.raw import RawLogprobs
 from sglang_lp._engine.history.attached import attach_row
-from sglang_lp.errors import InstallError, ProcessorFault, RequestError, SglangLpError
+from sglang_lp.errors import InstallError, RequestError, SglangLpError
 from sglang_lp.faults import OURS, as_fault
 from sglang_lp.links import Serving
 from sglang_lp.policy.thinking import BUDGET
 from sglang_lp.processor import LogitProcessor
-from sglang_lp.server.gate.coded import Coded
 from sglang_lp.server.gate.field_checks import POSITIONS, check_pooling, check_received
 from sglang_lp.server.gate.guard import DECIDED
 from sglang_lp.server.gate.intake import Intake
@@ -31,8 +29,8 @@ from sglang_lp.server.gate.reserved_keys import MAKING, refuse_placeholder
 from sglang_lp.server.gate.whole_answers import find_banned
 from sglang_lp.server.scheduler.beams.beam_host import BeamHost
 from sglang_lp.server.scheduler.closing_request import ask_for_end
+from sglang_lp.server.scheduler.endings import end_request
 from sglang_lp.server.scheduler.pipeline import StageHost
-from sglang_lp.server.scheduler.reasons import add, log_end
 from sglang_lp.server.scheduler.sglang_host import Contradicts, SglangHost
 from sglang_lp.trust import Gate
 from sglang_lp.trust.audit import Asking, asking, safe_id
@@ -76,19 +74,10 @@ class SchedulerGate:
             if given or not self._guard.rules.is_empty or writing() is not None:
                 self._admit(req)
         except BaseException as error:  # noqa: BLE001 - one request, whatever is wrong with it
-            fault = error
-            if not isinstance(error, ProcessorFault):
-                fault = as_fault(OURS, "before its request began", error)
             req.custom_logit_processor = None
-            req.set_finish_with_abort(
-                str(fault), HTTPStatus.INTERNAL_SERVER_ERROR, "InternalServerError"
-            )
-            kind = ProcessorFault if isinstance(error, ProcessorFault) else SglangLpError
-            add(req.to_finish, Coded(str(fault), kind.code, None).entries)
-            log_end(req, str(fault))
-            metrics = writing()
-            if metrics is not None:
-                metrics.fail_early(error)
+            if not isinstance(error, SglangLpError):
+                error = as_fault(OURS, "before its request began", error)
+            end_request(req, error, begun=False)
 
     def receive(
         self, original: Callable[..., None], scheduler: Any, recv_req: Any, **kwargs: Any
@@ -118,7 +107,7 @@ class SchedulerGate:
         """Make the row of a request, or refuse it.
 
         Raises:
-            ProcessorFault: The processor failed.
+            SglangLpError: The processor or the toolkit failed.
         """
         guard = self._guard
         guard.gate = Gate.SCHEDULER
@@ -147,15 +136,14 @@ class SchedulerGate:
             attach_row(given, [Serving(_Refusing(error), None)], host)
             return
         req.custom_logit_processor = None
-        req.set_finish_with_abort(str(error), HTTPStatus.BAD_REQUEST, "BadRequestError")
-        add(req.to_finish, Coded(str(error), error.code, error.param).entries)
+        end_request(req, error, begun=False)
 
     def _begin(self, req: Any) -> None:
         """Make the row of a request.
 
         Raises:
             RequestError: Refused.
-            ProcessorFault: The processor failed.
+            SglangLpError: The processor or the toolkit failed.
         """
         guard = self._guard
         with guard.counting():

@@ -18,7 +18,7 @@ from sglang_lp._engine.history.attached import rows_of
 from sglang_lp._engine.history.foreseen import foreseen
 from sglang_lp.edits import NEVER
 from sglang_lp.faults import from_signal
-from sglang_lp.server.scheduler.reasons import fail, log_end
+from sglang_lp.server.scheduler.endings import end_request
 from sglang_lp.server.scheduler.speculation import has_processors
 
 if TYPE_CHECKING:
@@ -134,10 +134,8 @@ def _ask(row: Row, count: int, vocab_size: int) -> Sequence[int]:
     except BaseException as error:
         if from_signal(error):
             raise
-        fault = row.fault(error)
-        log_end(row.source, str(fault))
         row.wake = NEVER
-        fail(row.source, fault)
+        end_request(row.source, row.fault(error))
         return ()
 
 

@@ -17,10 +17,10 @@ import orjson
 from sglang_lp._engine.apply.answers import Answers, PendingAnswer
 from sglang_lp._engine.history.attached import rows_of
 from sglang_lp.edits import End
-from sglang_lp.errors import Contradiction, ProcessorFault, RequestError, SglangLpError
 from sglang_lp.faults import from_signal
 from sglang_lp.server.gate.coded import Coded
-from sglang_lp.server.scheduler.reasons import fail, is_error
+from sglang_lp.server.scheduler.endings import end_request
+from sglang_lp.server.scheduler.reasons import error_of
 from sglang_lp.server.scheduler.sglang_host import SglangHost
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from sglang_lp._engine.history.edit_log import EditLog, EditRecorder
     from sglang_lp._engine.history.row import Row
+    from sglang_lp.errors import SglangLpError
     from sglang_lp.server.scheduler.pending import PendingResults
 
     #: Name of a method of hosts or logs, and its arguments.
@@ -45,9 +46,6 @@ _ANSWERS = "sglang_lp_answers"
 
 #: In place of the acts of a request that the toolkit failed to edit.
 _FAILED = None
-
-#: Kinds of errors that a finish reason tells apart, subclasses first.
-_KINDS = (Contradiction, RequestError, ProcessorFault, SglangLpError)
 
 
 class StageHost(SglangHost):
@@ -69,9 +67,7 @@ class StageHost(SglangHost):
 
     def end(self, error: SglangLpError) -> None:
         """Record an end with an error."""
-        kind = next(index for index, one in enumerate(_KINDS) if isinstance(error, one))
-        culprit = error.processor if isinstance(error, ProcessorFault) else None
-        self.acts.append(("end", kind, culprit, str(error), error.code, error.param))
+        self.acts.append(("end", *Coded.of(error)))
 
     def finish(self, end: End) -> None:
         """Record an end."""
@@ -134,7 +130,7 @@ class Stages:
         for index, row in enumerate(rows_of([req.sampling_params.custom_params for req in reqs])):
             if row is None or self._pending.discards(reqs[index]):
                 continue
-            if is_error(reqs[index].to_finish):
+            if error_of(reqs[index].to_finish) is not None:
                 acts.append((index, _FAILED))
             own: list[Act] = row.host.acts  # type: ignore[attr-defined]
             if not own:
@@ -162,7 +158,7 @@ class Stages:
         for index, acts in tensors.get(_ACTS, ()):
             req = batch.reqs[index]
             if acts is _FAILED:
-                fail(req)
+                end_request(req)
                 continue
             (row,) = rows_of([req.sampling_params.custom_params])
             if row is None:
@@ -193,8 +189,5 @@ def _apply(row: Row, act: Act, answers: Answers) -> None:
             log.set_persistent(position, exist=exist, forced=forced)
         case "finish", reason, kind:
             SglangHost.finish(host, End(reason, kind))  # type: ignore[arg-type]
-        case "end", kind, culprit, *coded:
-            error = Coded(*coded).as_error(_KINDS[kind])
-            if isinstance(error, ProcessorFault):
-                error.processor = culprit
-            SglangHost.end(host, error)  # type: ignore[arg-type]
+        case "end", *coded:
+            SglangHost.end(host, Coded(*coded).as_error())  # type: ignore[arg-type]

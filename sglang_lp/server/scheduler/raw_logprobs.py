@@ -15,7 +15,8 @@ import orjson
 
 from sglang_lp.faults import from_signal
 from sglang_lp.params import RAW
-from sglang_lp.server.scheduler.reasons import add, fail, fail_finished
+from sglang_lp.server.scheduler.endings import end_request
+from sglang_lp.server.scheduler.reasons import add
 
 if TYPE_CHECKING:
     import torch
@@ -93,7 +94,7 @@ class RawSteps:
                 raise
             logger.exception("sglang-lp: raw logprobs of a step are missing; its requests end")
             for req in reqs:
-                fail(req)
+                end_request(req)
 
 
 class _OnDevice:
@@ -129,7 +130,4 @@ class _OnHost:
                 if from_signal(error):
                     raise
                 logger.exception("sglang-lp: raw logprobs cannot be told; their request ends")
-                if req.finished():
-                    fail_finished(req, len(req.output_ids))
-                else:
-                    fail(req)
+                end_request(req, kept=len(req.output_ids) if req.finished() else None)

@@ -12,10 +12,8 @@ from typing import Any
 from sglang_lp._engine.history.attached import detach_row
 from sglang_lp.errors import SglangLpError
 from sglang_lp.faults import from_signal
-from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.scheduler.closing import tell, tell_alone
-from sglang_lp.server.scheduler.endings import update_finish_state
-from sglang_lp.server.scheduler.reasons import fail_finished
+from sglang_lp.server.scheduler.endings import end_request, update_finish_state
 from sglang_lp.server.scheduler.report import report
 
 logger = logging.getLogger(__name__)
@@ -35,15 +33,12 @@ def finish(original: Callable[[Any, int], None], req: Any, new_accepted_len: int
             finally:
                 detach_row(req.sampling_params.custom_params)
     except SglangLpError as fault:
-        fail_finished(req, sent, fault)
+        end_request(req, fault, kept=sent)
     except BaseException as error:
         if from_signal(error):
             raise
         logger.exception("sglang-lp: a request could not be ended as it should; it ends here")
-        fail_finished(req, sent)
-        metrics = writing()
-        if metrics is not None:
-            metrics.fail("toolkit")
+        end_request(req, kept=sent)
 
 
 def abandon(_result: None, _scheduler: Any, req: Any) -> None:

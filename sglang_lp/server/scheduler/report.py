@@ -12,7 +12,7 @@ import orjson
 from sglang_lp._engine.history.attached import rows_of
 from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.scheduler.raw_logprobs import tell
-from sglang_lp.server.scheduler.reasons import CONTRADICTS, CULPRIT, FAULT, abort, add
+from sglang_lp.server.scheduler.reasons import add, error_of
 from sglang_lp.wire.names import REPORT
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def describe(
         all_prompt_ids: Token ids of the prompt and of the tokens that the request resumes.
         output_ids: Token ids of the answer.
         edit_log: Its edits; closed here.
-        reason: SGLang's finish reason. A request that has failed already counts for that.
+        reason: SGLang's finish reason.
 
     Raises:
         ProcessorFault: As for :func:`report`.
@@ -85,8 +85,7 @@ def describe(
         return orjson.dumps({**known, **own, **known}).decode()
     except BaseException as error:  # noqa: BLE001 - the class's own code
         fault = row.fault(error, when="in its report")
-        counted = reason if getattr(reason, FAULT, None) is not None else abort(fault)
-        count([orjson.dumps(known).decode()], counted)
+        count([orjson.dumps(known).decode()], reason)
         raise fault from None
 
 
@@ -99,12 +98,7 @@ def count(texts: Sequence[str], reason: Any) -> None:
     """
     metrics = writing()
     if metrics is not None:
-        metrics.finish(
-            [orjson.loads(text) for text in texts],
-            fault=getattr(reason, FAULT, None),
-            culprit=getattr(reason, CULPRIT, None),
-            contradicts=getattr(reason, CONTRADICTS, False),
-        )
+        metrics.finish([orjson.loads(text) for text in texts], error_of(reason))
 
 
 def put(reason: Any, text: str) -> None:

@@ -13,7 +13,7 @@ from sglang_lp._engine.history.attached import rows_of
 from sglang_lp.errors import Unsupported
 from sglang_lp.faults import from_signal
 from sglang_lp.server.gate.metrics import writing
-from sglang_lp.server.scheduler.reasons import fail, log_end
+from sglang_lp.server.scheduler.endings import end_request
 
 if TYPE_CHECKING:
     import torch
@@ -261,7 +261,7 @@ def _end_all(info: Any, error: BaseException) -> None:
     for custom_params in info.custom_params:
         req = custom_params.get("__req__") if isinstance(custom_params, dict) else None
         if req is not None:  # SGLang sets __req__ only for requests with a processor
-            fail(req)
+            end_request(req)
 
 
 def rewind(_result: None, req: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -274,7 +274,7 @@ def rewind(_result: None, req: Any, *_args: Any, **_kwargs: Any) -> None:
         if from_signal(error):
             raise
         logger.exception("sglang-lp: a request that was retracted ends")
-        fail(req)
+        end_request(req)
 
 
 def _rewind(req: Any, row: Row) -> None:
@@ -282,6 +282,4 @@ def _rewind(req: Any, row: Row) -> None:
     try:
         row.rewind()
     except BaseException as error:  # noqa: BLE001 - the class's own code
-        fault = row.fault(error)
-        log_end(req, str(fault))
-        fail(req, fault)
+        end_request(req, row.fault(error))

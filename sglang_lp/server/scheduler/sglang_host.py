@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_lp._engine.history.host import Host, Seen
 from sglang_lp.errors import Contradiction, ProcessorFault, SglangLpError
-from sglang_lp.server.scheduler.endings import end_request
+from sglang_lp.server.scheduler.endings import end_request, end_with_token
 from sglang_lp.server.scheduler.own_fields import may_mask, may_spoil
-from sglang_lp.server.scheduler.reasons import abort, fail, finish_reason, log_end
+from sglang_lp.server.scheduler.reasons import error_reason, finish_reason
 from sglang_lp.text.encoding import with_texts
 from sglang_lp.trust.audit import safe_id
 
@@ -74,8 +74,7 @@ class StockHost(Host):
                 raise error
         except ReferenceError:  # SGLang has freed the request
             return
-        self.request.to_finish = abort(error)
-        log_end(self.request, str(error))
+        end_request(self.request, error)
 
     def finish(self, end: End) -> None:
         if getattr(self.request, "to_finish", end) is None:
@@ -154,13 +153,13 @@ class SglangHost(StockHost):
         self._end(drafted, finish_reason(end, position + 1 - self.resumed))
 
     def _end(self, drafted: Sequence[int], reason: Any) -> None:
-        end_request(self.request, self.pending.of(self.request), drafted, reason)
+        end_with_token(self.request, self.pending.of(self.request), drafted, reason)
 
     def _fail(self, drafted: Sequence[int], error: SglangLpError) -> None:
         try:
-            self._end(drafted, abort(error))
+            self._end(drafted, error_reason(error))
         except ReferenceError:  # SGLang has freed the request
             return
         except Exception:
             logger.exception("sglang-lp: a request ends earlier than with the token that failed")
-            fail(self.request, error)
+            end_request(self.request, error)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from sglang_lp._engine.apply.device import Copy
 from sglang_lp._engine.history.attached import rows_of
 from sglang_lp._engine.history.drafts import Drafts
-from sglang_lp.server.scheduler.reasons import fail
+from sglang_lp.errors import SglangLpError
+from sglang_lp.server.scheduler.endings import end_request
 
 if TYPE_CHECKING:
     import torch
@@ -129,8 +130,7 @@ def _end_with_grammar(batch: Any) -> None:
     rows = rows_of(batch.sampling_info.custom_params)
     for req, row in zip(batch.reqs, rows, strict=True):
         if row is not None and req.grammar is not None:
-            logger.error("sglang-lp: %s; a request ends", _ELSEWHERE)
-            fail(req, _ELSEWHERE)
+            end_request(req, SglangLpError(_ELSEWHERE))
 
 
 def has_processors(batch: Any) -> bool:

@@ -246,7 +246,6 @@ ATTRIBUTES = (
     Uses(SRT + "managers.io_struct.BeamSearchOutput", ("sequences",), since=BEAM_SEARCH),
     Uses(BEAMS + "types.BeamSearchSequence", ("finish_reason",), since=BEAM_SEARCH),
     Uses(BATCH + "ReqKvInfo", ("kv_committed_len",)),
-    Uses(BATCH + "FINISH_ABORT", ("message", "status_code", "to_json")),
     Uses(
         BATCH + "ScheduleBatch",
         (

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sglang_lp._engine.history.arrivals import Arrivals
 from sglang_lp.server.front import (
     admission,
+    answer_errors,
     bodies,
     families,
     fields,
@@ -263,6 +264,8 @@ HOOKS: tuple[Hook, ...] = (
     Hook(_HANDLE, "before", lambda _: reports.ask),
     Hook(_CREATE_RESPONSES, "before", lambda _: reports.ask),
     Hook(MANAGER + "generate_request", "around", lambda _: reports.collect),
+    Hook(MANAGER + "generate_request", "around", lambda _: answer_errors.follow),
+    Hook(MANAGER + "_handle_abort_finish_reason", "around", lambda _: answer_errors.keep_code),
     Hook(MANAGER + "_handle_abort_finish_reason", "before", lambda _: meta_info.take_report),
     Hook(
         MANAGER + "convert_to_span_attrs",

@@ -25,6 +25,7 @@ from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.front import admission, header, meta_info
 from sglang_lp.server.front.admission import Admission, supports_sampling_mask
 from sglang_lp.server.front.bounds import MAX_COPIED, MAX_ENTRIES
+from sglang_lp.server.gate.coded import Coded
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.gate.intake import Intake
 from sglang_lp.server.gate.reserved_keys import (
@@ -915,7 +916,7 @@ def test_a_class_that_fails_is_answered_500_named_and_counted(guard, monkeypatch
     from fastapi import HTTPException
 
     counted = []
-    monkeypatch.setattr(admission, "writing", lambda: SimpleNamespace(fail_early=counted.append))
+    monkeypatch.setattr(admission, "writing", lambda: SimpleNamespace(fail=counted.append))
     allowed = SimpleNamespace(name="m:Exits", processor=Exits, payload="p")
     monkeypatch.setattr(guard.verifier, "lookup", lambda _payload: allowed)
     with pytest.raises(HTTPException) as caught:
@@ -925,7 +926,7 @@ def test_a_class_that_fails_is_answered_500_named_and_counted(guard, monkeypatch
     assert caught.value.detail == (
         "Exits failed before its request began: 'SystemExit: its own mistake'"
     )
-    assert counted == [caught.value.__cause__]
+    assert counted == [Coded.of(caught.value.__cause__)]
 
 
 # The three ways in

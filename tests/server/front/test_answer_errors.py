@@ -10,11 +10,20 @@ import pytest
 from fastapi import HTTPException
 from hypothesis import given
 from hypothesis import strategies as st
+from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
-from sglang_lp.errors import InvalidParameter, ProcessorFault, RequestError, SglangLpError
+from sglang_lp.errors import (
+    Contradiction,
+    InvalidParameter,
+    ProcessorFault,
+    RequestError,
+    SglangLpError,
+    Unsupported,
+)
 from sglang_lp.server.front import answer_errors
-from sglang_lp.server.front.answer_errors import AnswerErrors, noting
+from sglang_lp.server.front.answer_errors import AnswerErrors, follow, keep_code, noting
 from sglang_lp.server.gate.coded import Coded
+from sglang_lp.server.scheduler.reasons import error_reason
 
 REFUSED = InvalidParameter("BadWordsLogitProcessor", "words", "expected texts")
 SAID = {"sglang_lp_code": "invalid_parameter", "param": "custom_params.words"}
@@ -27,21 +36,26 @@ def fail(error, raw_request=None):
         raise error
 
 
-def answered(*bodies, status=400, headers=JSON, errors=(REFUSED,), elsewhere=False):
+def answered(*bodies, status=400, headers=JSON, error=REFUSED, elsewhere=False):
     """Return the ASGI messages that a client gets from an app that fails and answers."""
-    sent = []
 
     async def app(scope, _receive, send):
-        for error in errors:
-            if elsewhere:
-                raw_request = SimpleNamespace(scope=scope)
-                await asyncio.get_running_loop().run_in_executor(None, fail, error, raw_request)
-            else:
-                fail(error)
+        if elsewhere:
+            raw_request = SimpleNamespace(scope=scope)
+            await asyncio.get_running_loop().run_in_executor(None, fail, error, raw_request)
+        else:
+            fail(error)
         await send({"type": "http.response.start", "status": status, "headers": headers})
         for body in bodies[:-1]:
             await send({"type": "http.response.body", "body": body, "more_body": True})
         await send({"type": "http.response.body", "body": bodies[-1]})
+
+    return answered_by(app)
+
+
+def answered_by(app):
+    """Return the ASGI messages that a client gets from an app."""
+    sent = []
 
     async def send(message):
         sent.append(message)
@@ -82,54 +96,83 @@ def test_an_error_in_parts_is_completed():
 def test_an_http_exception_says_the_code_of_its_cause():
     error = HTTPException(500, "it failed")
     error.__cause__ = ProcessorFault("it failed")
-    told = whole({"error": {"message": "Internal server error"}}, errors=[error], status=500)
+    told = whole({"error": {"message": "Internal server error"}}, error=error, status=500)
     assert told["error"]["sglang_lp_code"] == "processor_fault"
 
 
-def test_each_event_of_a_stream_has_the_code_of_its_own_error():
-    first, second = RequestError("n: too many"), RequestError("bad_words: no")
+def test_only_errors_in_events_of_a_stream_get_a_code():
     events = [
         b'data: {"text": "an \\"error\\""}\n\n',
-        b'event: error\ndata: {"type": "error", "error": {"message": "n: too many"}}\n\n',
-        b'data: {"response": {"error": {"message": "bad_words: no"}}}\n\n',
+        b'event: error\ndata: {"type": "error", "error": {"message": "it failed"}}\n\n',
+        b'data: {"response": {"error": {"message": "it failed"}}}\n\n',
         b"data: [DONE]\n\n",
     ]
-    start, *bodies = answered(*events, status=200, headers=EVENTS, errors=[first, second])
+    start, *bodies = answered(*events, status=200, headers=EVENTS)
 
     assert start["headers"] == EVENTS
     texts = [body["body"] for body in bodies]
     assert (texts[0], texts[3]) == (events[0], events[3])
     assert texts[1].startswith(b"event: error\ndata: {")
     one, other = (orjson.loads(text.partition(b"data: ")[2]) for text in texts[1:3])
-    assert one["error"] == {
-        "message": "n: too many",
-        "sglang_lp_code": "invalid_request",
-        "param": "n",
-    }
-    assert other["response"]["error"]["param"] == "bad_words"
+    assert one["error"] == other["response"]["error"] == {"message": "it failed", **SAID}
 
 
-def test_an_error_of_sglangs_own_after_ours_has_no_code():
-    def event(message):
-        return b"data: " + orjson.dumps({"error": {"message": message}}) + b"\n\n"
+SAME = "the same message"
+#: Answers of one HTTP request that end at once: with errors of ours, SGLang's own, or well.
+ANSWERS = [
+    error_reason(Contradiction(SAME)).to_json(),
+    error_reason(ProcessorFault(SAME)).to_json(),
+    FINISH_ABORT(SAME, 500).to_json(),
+    error_reason(Unsupported(f"beam_width: {SAME}")).to_json(),
+    None,
+]
+CODES = ["contradiction", "processor_fault", None, "unsupported", None]
 
-    # Ours twice, as of two answers; then ours with its message hidden, twice; then SGLang's own.
-    errors = [ProcessorFault("it failed"), REFUSED]
-    asked = [str(REFUSED), str(REFUSED), "Internal server error", "Internal server error", "own"]
-    _, *bodies = answered(*map(event, asked), status=200, headers=EVENTS, errors=errors)
 
-    told = [orjson.loads(body["body"].removeprefix(b"data: "))["error"] for body in bodies]
-    assert [error.get("sglang_lp_code") for error in told] == [
-        *("invalid_parameter", "invalid_parameter", "processor_fault", "processor_fault"),
-        None,
-    ]
-    assert bodies[-1]["body"] == event("own")
+async def generate(reasons):
+    for index, reason in enumerate(reasons):
+        yield {"index": index, "meta_info": {"finish_reason": reason}}
+
+
+def test_answers_that_end_at_once_with_the_same_message_have_each_its_own_code():
+    async def app(_scope, _receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
+        async for answer in follow(generate, ANSWERS):
+            hidden = {"error": {"message": SAME, "code": answer["index"]}}
+            body = b"data: " + orjson.dumps(hidden) + b"\n\n"
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+
+    _, *bodies = answered_by(app)
+    errors = [orjson.loads(body["body"].removeprefix(b"data: "))["error"] for body in bodies]
+    assert [error["code"] for error in errors] == [*range(len(ANSWERS))]
+    assert [error.get("sglang_lp_code") for error in errors] == CODES
+    assert errors[3]["param"] == "beam_width"
+
+
+@pytest.mark.parametrize(("reason", "code"), [*zip(ANSWERS[:4], CODES[:4], strict=True)])
+def test_a_whole_answer_has_the_code_of_the_exception_that_sglang_raises_for_it(reason, code):
+    async def handle(_manager, out, *_args):
+        raise HTTPException(500, out["meta_info"]["finish_reason"]["message"])
+
+    async def generating():
+        # Another answer of the same HTTP request fails first.
+        fail(InvalidParameter("BadWordsLogitProcessor", "words", "expected texts"))
+        yield await keep_code(handle, None, {"meta_info": {"finish_reason": reason}})
+
+    async def app(_scope, _receive, send):
+        with pytest.raises(HTTPException):
+            await anext(follow(generating))
+        await send({"type": "http.response.start", "status": 500, "headers": JSON})
+        await send({"type": "http.response.body", "body": b'{"error": {"message": "hidden"}}'})
+
+    _, body = answered_by(app)
+    assert orjson.loads(body["body"])["error"].get("sglang_lp_code") == code
 
 
 @pytest.mark.parametrize("status", [200, 400])
 def test_an_answer_without_an_error_of_ours_stays_as_it_is(status):
     body = b'{"error": {"message": "SGLang\'s own"}}'
-    sent = answered(body, status=status, errors=[ValueError("SGLang's own")])
+    sent = answered(body, status=status, error=ValueError("SGLang's own"))
     assert sent == [
         {"type": "http.response.start", "status": status, "headers": JSON},
         {"type": "http.response.body", "body": body},
@@ -164,27 +207,26 @@ def test_what_is_no_http_request_notes_nothing(kind):
     async def app(scope, _receive, _send):
         fail(REFUSED, SimpleNamespace(scope=scope))
         fail(REFUSED)
-        noted.append((answer_errors._noted.get(), scope))
+        noted.append((answer_errors._newest.get(), scope))
 
     asyncio.run(AnswerErrors(app)({"type": kind}, None, None))
     assert noted == [(None, {"type": kind})]
 
 
 @given(
-    st.text(),
-    st.from_regex(r"[a-z_]+", fullmatch=True),
-    st.none() | st.from_regex(r"[a-z]\S*", fullmatch=True),
-)
-def test_a_text_says_message_code_and_field(message, code, param):
-    assert Coded.of_text(Coded(message, code, param).text, "else") == (message, code, param)
-
-
-def test_a_text_without_a_code_has_the_code_of_its_status():
-    assert Coded.of_text("n: expected [1, 2]", "invalid_request") == (
-        "n: expected [1, 2]",
-        "invalid_request",
-        None,
+    st.builds(
+        Coded, st.text(), st.text(), st.none() | st.text(), st.booleans(), st.none() | st.text()
     )
+)
+def test_a_text_says_the_whole_error(coded):
+    assert Coded.of_text(coded.text) == coded
+    culprit = None if coded.by_client else coded.culprit
+    assert Coded.of(coded.as_error()) == coded._replace(culprit=culprit)
+
+
+@pytest.mark.parametrize("text", ["", "a", "{}", "[]", '["a"]', '["a", 1]', '["a", "b", 1]'])
+def test_a_text_that_is_no_error_says_none(text):
+    assert Coded.of_text(text) is None
 
 
 def test_a_refusal_names_the_field_that_its_message_begins_with():

@@ -6,8 +6,9 @@ import pytest
 from prometheus_client import REGISTRY
 
 from sglang_lp.catalogue.opened import Renewal
-from sglang_lp.errors import ProcessorFault
-from sglang_lp.faults import as_fault
+from sglang_lp.errors import Contradiction, ProcessorFault
+from sglang_lp.faults import OURS, as_fault
+from sglang_lp.server.gate.coded import Coded
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.gate.metrics import Metrics
 from sglang_lp.trust import Gate, Policy
@@ -67,11 +68,11 @@ def test_every_allowed_class_has_faults_before_the_first(metrics):
         (as_fault("my.module:Own", "before its request began", OSError()), ("Own", "processor")),
         (as_fault("Own", "before its request began", OSError()), ("Own", "processor")),
         (ProcessorFault("no name"), ("unknown", "toolkit")),
-        (OSError("ours"), ("unknown", "toolkit")),
+        (as_fault(OURS, "before its request began", OSError()), ("unknown", "toolkit")),
     ],
 )
 def test_a_fault_before_a_request_began_counts_for_what_failed(metrics, error, labels):
-    assert grown(FAULTS, lambda: metrics.fail_early(error)) == {labels: 1}
+    assert grown(FAULTS, lambda: metrics.fail(Coded.of(error))) == {labels: 1}
 
 
 @pytest.mark.parametrize(
@@ -86,14 +87,14 @@ def test_a_fault_before_a_request_began_counts_for_what_failed(metrics, error, l
         ([], None, "always"),
     ],
 )
-@pytest.mark.parametrize("kind", ["processor", "toolkit"])
 def test_a_failed_request_counts_once_for_the_class_that_failed(
-    metrics, processors, culprit, label, kind
+    metrics, processors, culprit, label
 ):
     report = {**REPORT, "processors": processors}
+    kind = "toolkit" if culprit is None else "processor"
 
     def finish():
-        metrics.finish([report], fault=kind, culprit=culprit, contradicts=False)
+        metrics.finish([report], Coded.of(ProcessorFault("it failed", culprit)))
 
     assert grown(FAULTS, finish) == {(label, kind): 1}
 
@@ -101,7 +102,7 @@ def test_a_failed_request_counts_once_for_the_class_that_failed(
 def test_a_contradiction_is_no_fault(metrics):
     def finish():
         report = {**REPORT, "processors": ["A"]}
-        metrics.finish([report], fault=None, culprit=None, contradicts=True)
+        metrics.finish([report], Coded.of(Contradiction("no token is left")))
 
     assert grown(FAULTS, finish) == {}
     assert grown("sglang_lp_contradictions_total", finish) == {("A",): 1}
@@ -116,7 +117,7 @@ def test_the_info_names_the_policy(metrics):
 def test_each_beam_counts_with_its_tokens_and_items_and_the_request_once(metrics):
     def finish(*reports):
         told = [{"processors": ["A"], "forced": 2, "catalogue": one} for one in reports]
-        return lambda: metrics.finish(told, fault="processor", culprit="A", contradicts=False)
+        return lambda: metrics.finish(told, Coded.of(ProcessorFault("it failed", "A")))
 
     found = {"name": "products", "items": [["tea"], ["cup", "mug"]]}
     assert grown("sglang_lp_forced_tokens_total", finish(found, found)) == {(): 4}
@@ -136,7 +137,7 @@ def test_what_a_class_of_the_operator_calls_thinking_makes_no_series(metrics, to
     report = {"processors": ["A"], "forced": 0, "thinking": told}
 
     def finish():
-        metrics.finish([report], fault=None, culprit=None, contradicts=False)
+        metrics.finish([report], None)
 
     assert grown("sglang_lp_thinking_blocks_total", finish) == {}
     report["thinking"] = [{"tokens": 3, "ended": None}, {"tokens": 4, "ended": "soft"}]
@@ -155,7 +156,7 @@ def test_what_a_class_of_the_operator_calls_a_catalogue_makes_no_series(metrics,
     report = {"processors": ["A"], "forced": 0, "catalogue": told}
 
     def finish():
-        metrics.finish([report], fault=None, culprit=None, contradicts=False)
+        metrics.finish([report], None)
 
     assert grown("sglang_lp_catalogue_items_total", finish) == {}
 

@@ -29,7 +29,7 @@ from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.scheduler import known_drafts, sampling
 from sglang_lp.server.scheduler.gate import SchedulerGate
 from sglang_lp.server.scheduler.pending import PendingResults
-from sglang_lp.server.scheduler.reasons import is_error
+from sglang_lp.server.scheduler.reasons import error_of
 from sglang_lp.server.scheduler.release import finish
 from sglang_lp.trust import Policy
 from support.fakes.requests import Req
@@ -248,7 +248,7 @@ def run(guard, req):
         accepted = [9, token_id] if Faulty.stage == "fork" else [token_id]
         req.output_ids.extend(accepted)
         finish(end, req, len(accepted))
-        if is_error(req.finished_reason):
+        if error_of(req.finished_reason) is not None:
             return req.finished_reason.message
     return None
 

@@ -21,7 +21,7 @@ from sglang_lp._engine.history.arrivals import ask_again
 from sglang_lp._engine.history.attached import attach_row
 from sglang_lp.builtins import BadWordsLogitProcessor, ForcedSequenceLogitProcessor
 from sglang_lp.edits import End
-from sglang_lp.errors import RequestError
+from sglang_lp.errors import Contradiction, ProcessorFault, RequestError
 from sglang_lp.links import Serving
 from sglang_lp.server.front.placeholders import sending_placeholder
 from sglang_lp.server.gate.coded import Coded
@@ -37,20 +37,11 @@ from sglang_lp.server.scheduler.disaggregated import (
     turn_away,
 )
 from sglang_lp.server.scheduler.endings import update_finish_state
-from sglang_lp.server.scheduler.reasons import FAULT
+from sglang_lp.server.scheduler.reasons import error_reason
 from sglang_lp.server.scheduler.sglang_host import StockHost
 from sglang_lp.testing import FakeRequest, Played
 from support.catalogues import served_items, serving
 from support.processors.recording import Finishes
-
-
-def abort(message, status=HTTPStatus.INTERNAL_SERVER_ERROR, *, ours=True):
-    from sglang.srt.managers.schedule_batch import FINISH_ABORT
-
-    reason = FINISH_ABORT(message, status)
-    if ours:
-        setattr(reason, FAULT, "processor")
-    return reason
 
 
 class Manager:
@@ -85,10 +76,11 @@ def request(reason=None, *, pending=False, manager=None):
 
 def test_an_error_at_the_first_token_is_told_before_the_request_is_released():
     manager = Manager()
-    req = request(abort("no token is left", HTTPStatus.BAD_REQUEST), manager=manager)
+    error = Contradiction("no token is left")
+    req = request(error_reason(error), manager=manager)
 
     def original(scheduler, released):
-        assert manager.told == [(7, "sglang-lp 400: no token is left")]
+        assert manager.told == [(7, f"sglang-lp {Coded.of(error).text}")]
         return "released"
 
     assert retire(original, "scheduler", req) == "released"
@@ -96,7 +88,8 @@ def test_an_error_at_the_first_token_is_told_before_the_request_is_released():
 
 def test_a_decode_server_that_does_not_listen_yet_is_told_once_it_does():
     manager = Manager()
-    req = request(abort("why"), pending=True, manager=manager)
+    error = ProcessorFault("why", "Own")
+    req = request(error_reason(error), pending=True, manager=manager)
     scheduler = SimpleNamespace(disagg_prefill_inflight_queue=[])
 
     assert retire(None, scheduler, req) is False
@@ -106,46 +99,52 @@ def test_a_decode_server_that_does_not_listen_yet_is_told_once_it_does():
     assert manager.told == []
     # It says that nothing can be sent.
     assert tell_when_bootstrapped(lambda *_: True, scheduler, req, "poll") is False
-    assert manager.told == [(7, "sglang-lp 500: why")]
+    assert manager.told == [(7, f"sglang-lp {Coded.of(error).text}")]
 
 
 def test_what_sglang_ends_is_left_to_it():
+    from sglang.srt.managers.schedule_batch import FINISH_ABORT
+
     manager = Manager()
-    for reason in (None, abort("a client left", ours=False)):
+    for reason in (None, FINISH_ABORT("a client left", HTTPStatus.INTERNAL_SERVER_ERROR)):
         assert retire(lambda *_: "its own", None, request(reason, manager=manager)) == "its own"
     assert tell_when_bootstrapped(lambda *_: True, None, request(), "poll") is True
     assert manager.told == []
 
 
 @pytest.mark.parametrize(
-    ("end", "code", "param"), [("", "invalid_request", None), (" [malformed n]", "malformed", "n")]
+    ("by_client", "status", "kind"),
+    [
+        (True, HTTPStatus.BAD_REQUEST, "BadRequestError"),
+        (False, HTTPStatus.INTERNAL_SERVER_ERROR, "InternalServerError"),
+    ],
 )
-def test_the_client_gets_the_error_as_the_prefill_server_gave_it(end, code, param):
+def test_the_client_gets_the_error_as_the_prefill_server_gave_it(by_client, status, kind):
+    error = Coded("two\nlines [not_run x]", "malformed", "n", by_client)
     ended = []
 
     def original(req, message, status=None):
         ended.append((message, status))
 
-    req = SimpleNamespace(rid="mine: sglang-lp 400: not me", finished_reason=None)
+    req = SimpleNamespace(rid='mine: sglang-lp ["a","b"]', finished_reason=None)
     wrapped = "Decode transfer failed for req.rid='{}' with exception {}"
     say_why(
         original,
         req,
-        wrapped.format(
-            req.rid, f"KVTransferError(bootstrap_room=7): sglang-lp 400: two\nlines{end}"
-        ),
+        wrapped.format(req.rid, f"KVTransferError(bootstrap_room=7): sglang-lp {error.text}"),
         HTTPStatus.INTERNAL_SERVER_ERROR,
     )
-    assert ended == [("two\nlines", HTTPStatus.BAD_REQUEST)]
-    assert (req.finished_reason.message, req.finished_reason.err_type) == (
-        "two\nlines",
-        "BadRequestError",
-    )
-    assert Coded.of_reason(req.finished_reason.to_json()) == ("two\nlines", code, param)
+    assert ended == [(error.message, status)]
+    assert req.finished_reason.err_type == kind
+    assert Coded.of_reason(req.finished_reason.to_json()) == error
 
-    other = wrapped.format(req.rid, "KVTransferError(bootstrap_room=7): it is dead")
-    say_why(original, req, other, HTTPStatus.INTERNAL_SERVER_ERROR)
-    assert ended[-1] == (other, HTTPStatus.INTERNAL_SERVER_ERROR)
+
+@pytest.mark.parametrize("why", ["it is dead", "sglang-lp [", 'sglang-lp ["a"]'])
+def test_a_failed_transfer_that_tells_no_error_of_ours_is_left_to_sglang(why):
+    ended = []
+    message = f"KVTransferError(bootstrap_room=7): {why}"
+    say_why(lambda *said: ended.append(said), "req", message, HTTPStatus.BAD_GATEWAY)
+    assert ended == [("req", message, HTTPStatus.BAD_GATEWAY)]
 
 
 # Who guards the prefill server
@@ -219,7 +218,7 @@ def test_a_prefill_server_without_the_guard_gets_no_request(bootstrap, guard, mo
     turn_away(None, receiver, 0)
 
     why = f"the prefill server at {address} does not run sglang-lp"
-    assert manager.recorded[7].startswith(f"sglang-lp 500: {why}")
+    assert manager.recorded[7].startswith(f'sglang-lp ["{why}')
     assert receiver.aborted == 1
     assert why in caplog.text
 
@@ -299,7 +298,7 @@ def test_an_answer_that_names_no_policy_is_that_of_an_unguarded_server(guard, sa
         receiver = Receiver(manager, address)
         turn_away(None, receiver, 0)
 
-    assert manager.recorded[7].startswith("sglang-lp 500: the prefill server at")
+    assert manager.recorded[7].startswith('sglang-lp ["the prefill server at')
 
 
 def test_no_redirect_is_followed(guard):
@@ -498,8 +497,8 @@ def test_an_end_at_the_first_token_is_made_there():
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (RequestError("no"), "no [invalid_request]"),
-        (ValueError("no [processor_fault]"), "no [processor_fault] [invalid_request]"),
+        (RequestError("no"), Coded("no", "invalid_request", by_client=True)),
+        (ValueError('["no"]'), Coded('["no"]', "invalid_request")),
     ],
     ids=["ours", "SGLang's"],
 )
@@ -539,7 +538,7 @@ def test_a_refused_request_is_stood_in_for_at_the_same_place(mode, error, told):
         given = one.sampling_params.get("custom_params")
         if mode == "prefill":
             check_origin(given)
-            assert given == {REFUSAL: told}
+            assert given == {REFUSAL: told.text}
         else:
             assert given is None
             assert [*one.input_ids] in ([5, 6], [7])

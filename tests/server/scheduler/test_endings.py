@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -10,9 +11,12 @@ from hypothesis import strategies as st
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_MATCHED_STR, Req
 from sglang.srt.sampling.sampling_params import SamplingParams
 
-from sglang_lp.errors import ProcessorFault
-from sglang_lp.server.scheduler.endings import end_request, update_finish_state
-from sglang_lp.server.scheduler.reasons import abort, withhold
+from sglang_lp.errors import ProcessorFault, Unsupported
+from sglang_lp.server.gate.coded import Coded
+from sglang_lp.server.scheduler import endings
+from sglang_lp.server.scheduler.endings import end_request, end_with_token, update_finish_state
+from sglang_lp.server.scheduler.reasons import error_of, error_reason
+from sglang_lp.server.scheduler.withheld import withhold
 
 STOP = 5
 
@@ -38,7 +42,7 @@ def test_a_request_ends_with_that_token_although_the_step_accepted_more():
     req = request()
     commit(req, 10)
     reason = FINISH_MATCHED_STR("enough")
-    end_request(req, [], [11, 12], reason)
+    end_with_token(req, [], [11, 12], reason)
     commit(req, 11, 12, 13, 14)
     assert req.finished_reason is reason
     assert [*req.output_ids_through_stop] == [10, 11, 12, 13]
@@ -46,7 +50,7 @@ def test_a_request_ends_with_that_token_although_the_step_accepted_more():
 
 def test_what_a_node_that_was_not_accepted_decided_does_not_count():
     req = request()
-    end_request(req, [], [11, 12], FINISH_ABORT("a fault"))
+    end_with_token(req, [], [11, 12], FINISH_ABORT("a fault"))
     commit(req, 11, 99, 13, 14)
     assert not req.finished()
     commit(req, 11, 12)
@@ -55,7 +59,7 @@ def test_what_a_node_that_was_not_accepted_decided_does_not_count():
 
 def test_nor_does_it_where_the_step_ended_before_the_node():
     req = request()
-    end_request(req, [], [11, 12], FINISH_ABORT("a fault"))
+    end_with_token(req, [], [11, 12], FINISH_ABORT("a fault"))
     commit(req, 11)
     commit(req, 12, 13)
     assert not req.finished()
@@ -64,7 +68,7 @@ def test_nor_does_it_where_the_step_ended_before_the_node():
 def test_an_end_waits_for_the_pending_result_to_be_processed():
     req = request()
     reason = FINISH_MATCHED_STR("enough")
-    end_request(req, [10], [], reason)
+    end_with_token(req, [10], [], reason)
     commit(req, 10)
     assert not req.finished()
     commit(req, 11)
@@ -75,7 +79,7 @@ def test_an_end_waits_for_the_pending_result_to_be_processed():
 @pytest.mark.parametrize(("limit", "tokens"), [(100, [10, STOP, 12, 13]), (2, [10, 11, 12, 13])])
 def test_sglangs_own_end_at_an_earlier_token_stands(limit, tokens):
     req, alone = request(limit), request(limit)
-    end_request(req, [], tokens[:2], FINISH_ABORT("a fault"))
+    end_with_token(req, [], tokens[:2], FINISH_ABORT("a fault"))
     commit(req, *tokens)
     commit(alone, *tokens)
     assert end(req) == end(alone)
@@ -84,14 +88,14 @@ def test_sglangs_own_end_at_an_earlier_token_stands(limit, tokens):
 
 def test_a_later_end_of_sglangs_own_gives_way():
     req = request()
-    end_request(req, [], [], FINISH_MATCHED_STR("enough"))
+    end_with_token(req, [], [], FINISH_MATCHED_STR("enough"))
     commit(req, 10, STOP)
     assert (req.finished_reason.matched, req.finished_len) == ("enough", 1)
 
 
 def test_what_ended_the_request_from_outside_stands():
     req = request()
-    end_request(req, [], [], FINISH_MATCHED_STR("enough"))
+    end_with_token(req, [], [], FINISH_MATCHED_STR("enough"))
     req.to_finish = FINISH_ABORT("the client left")
     commit(req, 10)
     assert req.finished_reason.message == "the client left"
@@ -100,33 +104,66 @@ def test_what_ended_the_request_from_outside_stands():
 def test_the_first_of_several_ends_counts():
     req = request()
     for path in ([10, 11], [10], [10, 11, 12]):
-        end_request(req, [], path, FINISH_MATCHED_STR(str(len(path))))
+        end_with_token(req, [], path, FINISH_MATCHED_STR(str(len(path))))
     commit(req, 10, 11, 12, 13)
     assert (req.finished_reason.matched, req.finished_len) == ("1", 2)
 
 
 @pytest.mark.parametrize("fails_first", [False, True])
 def test_an_error_has_precedence_over_the_last_token_that_it_spoils(fails_first):
-    req, failed = request(), abort(ProcessorFault("a conflict"))
+    req, failed = request(), error_reason(ProcessorFault("a conflict"))
     reasons = [FINISH_MATCHED_STR("enough"), failed]
     for reason in reversed(reasons) if fails_first else reasons:
-        end_request(req, [], [], reason)
+        end_with_token(req, [], [], reason)
     commit(req, 10)
     assert req.finished_reason is failed
     assert [*req.output_ids_through_stop] == []
 
 
+@pytest.mark.parametrize(
+    "error", [ProcessorFault("it failed", "Own"), Unsupported("n: expected 1")]
+)
+@pytest.mark.parametrize("when", [{}, {"begun": False}, {"kept": 1}])
+def test_log_metric_status_and_code_of_an_end_are_those_of_its_error(
+    error, when, monkeypatch, caplog
+):
+    counted = []
+    monkeypatch.setattr(endings, "writing", lambda: SimpleNamespace(fail=counted.append))
+    # SGLang's own asks for the rank of its process.
+    monkeypatch.setattr(Req, "set_finish_with_abort", lambda *_: None)
+    req, coded = request(), Coded.of(error)
+    req.output_ids.extend([10, 11])
+    end_request(req, error, **when)
+
+    reason = req.finished_reason if "kept" in when else req.to_finish
+    assert (error_of(reason), reason.status_code) == (coded, coded.status)
+    assert Coded.of_reason(reason.to_json()) == coded._replace(culprit=None)
+    assert req.finished_len == when.get("kept")
+    assert counted == ([coded] if when else [])  # else with its report
+    told = f"ended: {error}" in caplog.text
+    assert told == (not (coded.by_client and "begun" in when))
+
+
+def test_an_end_that_cannot_be_counted_is_an_end(monkeypatch, caplog):
+    monkeypatch.setattr(endings, "writing", lambda: SimpleNamespace(fail=None))
+    req = request()
+    end_request(req, kept=0)
+
+    assert req.finished_reason.status_code == 500
+    assert "not counted" in caplog.text
+
+
 def test_a_server_that_only_prefills_is_told_at_once():
     req = request()
     req.disagg_kv_sender = object()
-    end_request(req, [], [], reason := FINISH_ABORT("a fault"))
+    end_with_token(req, [], [], reason := FINISH_ABORT("a fault"))
     assert req.to_finish is reason
 
 
 def test_nothing_is_kept_once_it_is_decided():
     req = request()
     before = set(vars(req))
-    end_request(weakref.proxy(req), [], [10], FINISH_ABORT("a fault"))
+    end_with_token(weakref.proxy(req), [], [10], FINISH_ABORT("a fault"))
     commit(req, 99)
     assert set(vars(req)) == before
 
@@ -158,9 +195,9 @@ def test_it_ends_as_it_would_one_token_a_step(tokens, ends, steps, limit, overla
         accepted = tokens[at : at + length]
         for n in range(len(accepted)):
             if at + n + 1 in ends:
-                end_request(req, pending, accepted[:n], reason)
+                end_with_token(req, pending, accepted[:n], reason)
         if accepted[: len(draft)] != draft:
-            end_request(req, pending, draft, FINISH_ABORT("not accepted"))
+            end_with_token(req, pending, draft, FINISH_ABORT("not accepted"))
         if pending or not overlap:
             commit(req, *(pending if overlap else accepted))
         at += len(accepted)

@@ -23,14 +23,14 @@ from sglang_lp.builtins import (
     DRYLogitProcessor,
     LoopBreakerLogitProcessor,
 )
-from sglang_lp.errors import InstallError, PayloadRefused, ProcessorFault
+from sglang_lp.errors import InstallError, PayloadRefused
 from sglang_lp.policy.sections import Chosen
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.gate.coded import Coded
 from sglang_lp.server.gate.guard import DECIDED, Guard
 from sglang_lp.server.gate.intake import Intake
 from sglang_lp.server.gate.reserved_keys import MAKING, REFUSAL, THOUGHT, add_own
-from sglang_lp.server.scheduler import gate
+from sglang_lp.server.scheduler import endings, gate
 from sglang_lp.server.scheduler.beams.beam_host import BeamHost
 from sglang_lp.server.scheduler.gate import (
     InertProcessor,
@@ -276,22 +276,21 @@ def test_where_a_decode_server_waits_for_a_refused_request_it_hears_of_it(
         row.turns[0].processor.edit(row.turns[0].request, None)
 
 
-@pytest.mark.parametrize(
-    ("text", "coded"),
-    [
-        (
-            "n: expected less [invalid_parameter n]",
-            Coded("n: expected less", "invalid_parameter", "n"),
-        ),
-        ("expected less", Coded("expected less", "invalid_request", None)),
-    ],
-)
-def test_the_placeholder_of_a_refused_request_ends_with_the_refusal(guard, text, coded):
-    req = Req(None, add_own(None, REFUSAL, text))
+def test_the_placeholder_of_a_refused_request_ends_with_the_refusal(guard):
+    coded = Coded("n: expected less", "invalid_parameter", "n", by_client=True)
+    req = Req(None, add_own(None, REFUSAL, coded.text))
     admit(guard, req)
 
     assert req.ended == (coded.message, 400, "BadRequestError")
     assert Coded.of_reason(req.to_finish.to_json()) == coded
+
+
+def test_a_placeholder_that_tells_no_refusal_is_refused(guard):
+    req = Req(None, add_own(None, REFUSAL, "expected less"))
+    admit(guard, req)
+
+    assert req.ended[0].startswith("custom_params: '__sglang_lp_refused' is SGLang's own")
+    assert req.ended[1] == 400
 
 
 @pytest.fixture
@@ -531,8 +530,9 @@ def test_a_class_that_follows_sglangs_contract_alone_runs_in_a_wrapper(allowing)
 def failed(monkeypatch):
     """Record the errors that metrics count as failures before a request began."""
     failed = []
-    metrics = SimpleNamespace(begin=lambda _names: None, fail_early=failed.append)
-    monkeypatch.setattr(gate, "writing", lambda: metrics)
+    metrics = SimpleNamespace(begin=lambda _names: None, fail=failed.append)
+    for module in (gate, endings):
+        monkeypatch.setattr(module, "writing", lambda: metrics)
     return failed
 
 
@@ -552,11 +552,11 @@ def test_an_allowed_class_that_fails_early_ends_its_own_request_is_logged_and_is
     assert message.startswith(f"{name} failed before its request began: ")
     assert "its own mistake" in message
     assert status == [500, "InternalServerError"]
-    assert Coded.of_reason(req.to_finish.to_json()) == (message, "processor_fault", None)
+    assert Coded.of_reason(req.to_finish.to_json()) == Coded(message, "processor_fault")
     assert req.custom_logit_processor is None
     assert "its own mistake" in caplog.text
     assert caplog.messages[-1] == f"request {req.rid} ended: {message}"
-    assert [(type(error), error.processor) for error in failed] == [(ProcessorFault, name)]
+    assert failed == [Coded(message, "processor_fault", culprit=name)]
 
 
 def test_a_mistake_in_the_gate_ends_its_own_request_is_logged_and_is_counted(
@@ -574,10 +574,10 @@ def test_a_mistake_in_the_gate_ends_its_own_request_is_logged_and_is_counted(
     message, status, _ = req.ended
     assert message == "sglang-lp failed before its request began: 'ZeroDivisionError: a mistake'"
     assert status == 500
-    assert Coded.of_reason(req.to_finish.to_json()) == (message, "internal_error", None)
+    assert Coded.of_reason(req.to_finish.to_json()) == Coded(message, "internal_error")
     assert req.custom_logit_processor is None
     assert "Traceback" in caplog.text
-    assert failed == [mistake]
+    assert failed == [Coded(message, "internal_error")]
 
 
 @pytest.mark.parametrize("params", [{"token_ids": [[1]]}, {"x": math.nan}, {"x": 2**63}])

@@ -15,7 +15,7 @@ from sglang_lp.errors import RequestError
 from sglang_lp.links import Serving
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.scheduler import known_drafts
-from sglang_lp.server.scheduler.reasons import FAULT
+from sglang_lp.server.scheduler.reasons import error_of
 from support.fakes.gpu import FakeGpu
 
 VOCAB = 1000
@@ -149,8 +149,8 @@ def test_what_the_caller_asked_for_ends_a_request_with_http_400_where_drafts_are
     known_drafts.foresee(batch, DRAFTED)
 
     of_caller, of_processor = (req.to_finish for req in batch.reqs)
-    assert (of_caller.status_code, getattr(of_caller, FAULT)) == (400, None)
-    assert (of_processor.status_code, getattr(of_processor, FAULT)) == (500, "processor")
+    assert (of_caller.status_code, error_of(of_caller).culprit) == (400, None)
+    assert (of_processor.status_code, error_of(of_processor).culprit) == (500, "Foresees")
 
 
 def test_a_known_token_was_drafted_for_certain():

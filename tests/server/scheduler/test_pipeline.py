@@ -21,9 +21,10 @@ from sglang_lp.edits import LENGTH, STOP, End
 from sglang_lp.errors import Contradiction, ProcessorFault, Unsupported
 from sglang_lp.links import Serving
 from sglang_lp.processor import LogitProcessor
+from sglang_lp.server.scheduler.endings import end_request
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.pipeline import StageHost, Stages
-from sglang_lp.server.scheduler.reasons import CONTRADICTS, FAULT, fail
+from sglang_lp.server.scheduler.reasons import error_of
 from sglang_lp.server.scheduler.release import finish
 from sglang_lp.server.scheduler.sglang_host import SglangHost
 from sglang_lp.wire.names import REPORT
@@ -66,8 +67,7 @@ class Rank:
     def end(self):
         """How the request ended, how many tokens the client gets, and whose fault it was."""
         reason = self.req.finished_reason
-        fault = getattr(reason, FAULT, None), getattr(reason, CONTRADICTS, None)
-        return reason and reason.to_json(), fault, self.req.finished_len
+        return reason and reason.to_json(), error_of(reason), self.req.finished_len
 
 
 def _req(custom_params):
@@ -125,7 +125,7 @@ def test_every_rank_reports_the_edits_that_one_rank_reports(steps):
 ENDS = [
     [End("enough", STOP)],
     [End("enough", LENGTH)],
-    [ProcessorFault("it failed")],
+    [ProcessorFault("it failed", "Own")],
     [Contradiction("custom_params.token_ids: no token is left")],
     [Unsupported("beam_width: expected none")],
     [End("enough", STOP), ProcessorFault("it failed")],
@@ -154,7 +154,7 @@ def test_every_rank_ends_a_request_as_one_rank_does(ends):
 def test_a_request_that_the_toolkit_failed_to_edit_ends_on_every_rank():
     last, first, alone = Rank(), Rank(), Rank(SglangHost)
     for rank in (last, alone):
-        fail(rank.req)
+        end_request(rank.req)
     tensors = last.sent()
     for rank in (first, last):
         rank.receive(tensors)

@@ -437,28 +437,12 @@ def test_a_class_cannot_write_over_what_the_server_says():
 def test_a_report_that_cannot_be_counted_is_not_made(monkeypatch):
     class Counting:
         @staticmethod
-        def finish(_report, *, fault, culprit, contradicts):
-            raise ArithmeticError(fault, culprit, contradicts)
+        def finish(_report, error):
+            raise ArithmeticError(error)
 
     monkeypatch.setattr(report_module, "writing", Counting)
     with pytest.raises(ArithmeticError):
         decoded(Fixed, {}, [3])
-
-
-def test_a_fault_in_a_report_is_counted_for_its_processor(monkeypatch):
-    class Failing(LogitProcessor):
-        def report(self, params, prompt_ids, output_ids, forced):
-            raise ArithmeticError
-
-    counted = []
-
-    class Counting:
-        finish = staticmethod(lambda _reports, **how: counted.append(how))
-
-    monkeypatch.setattr(report_module, "writing", Counting)
-    with pytest.raises(ProcessorFault):
-        decoded(Failing, {}, [3])
-    assert counted == [{"fault": "processor", "culprit": "Failing", "contradicts": False}]
 
 
 def test_an_answer_says_the_same_however_often_sglang_asks_why_it_ended():

@@ -6,11 +6,11 @@ import logging
 import math
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.errors import ProcessorFault
+from sglang_lp.errors import SglangLpError
 from sglang_lp.faults import from_signal
 from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.scheduler.beams.steps import Beams, release
-from sglang_lp.server.scheduler.reasons import abort
+from sglang_lp.server.scheduler.endings import end_request
 from sglang_lp.server.scheduler.report import count, describe, put
 from sglang_lp.wire.names import REPORT
 
@@ -39,14 +39,11 @@ def finish(_result: None, _coordinator: Any, group: Any) -> None:
     except BaseException as error:
         if from_signal(error):
             raise
-        if not isinstance(error, ProcessorFault):
+        if not isinstance(error, SglangLpError):
             logger.exception(_FAILED)
-            metrics = writing()
-            if metrics is not None:
-                metrics.fail("toolkit")
-            error = ProcessorFault(_FAILED)
+            error = SglangLpError(_FAILED)
         group.final_results = []
-        leader.finished_reason = abort(error)
+        end_request(leader, error, kept=len(leader.output_ids))
 
 
 def _finish(group: Any, leader: Any, beams: Beams) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp.server.scheduler.reasons import abort, log_end
+from sglang_lp.server.scheduler.endings import end_request
 
 if TYPE_CHECKING:
     from sglang_lp.errors import SglangLpError
@@ -56,5 +56,4 @@ class Search:
         position, error = self._error
         leader = self._group.leader
         if self._group.num_committed >= position and leader.to_finish is None:
-            leader.to_finish = abort(error)
-            log_end(leader, str(error))
+            end_request(leader, error)

@@ -23,7 +23,7 @@ from sglang_lp.server.scheduler.beams.beam_host import BeamHost
 from sglang_lp.server.scheduler.beams.candidates import left_tokens, rank
 from sglang_lp.server.scheduler.beams.search import Search
 from sglang_lp.server.scheduler.beams.tree import Tree
-from sglang_lp.server.scheduler.reasons import fail
+from sglang_lp.server.scheduler.endings import end_request
 
 if TYPE_CHECKING:
     import torch
@@ -102,7 +102,7 @@ def attach(
         try:
             _attach(req, custom_params)
         except BaseException as fault:  # noqa: BLE001 - as in BeamSteps
-            fail(req, as_fault(OURS, "at the start of a beam search", fault))
+            end_request(req, as_fault(OURS, "at the start of a beam search", fault))
     return error
 
 
