@@ -199,7 +199,7 @@ SERVERS: Mapping[str, Settings] = {
         {**RANKS_VARIABLES, "SGLANG_CPU_OMP_THREADS_BIND": "|".join([_CORES] * 2)},
     ),
     "decided": (
-        {"enable_metrics": True, "served_model_name": "tiny"},
+        {"enable_metrics": True, "served_model_name": "tiny", "grammar_backend": "xgrammar"},
         {"SGLANG_LP_POLICY": str(DECIDED)},
     ),
     "reasoning": (

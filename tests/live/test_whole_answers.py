@@ -124,6 +124,21 @@ def test_a_limit_below_the_shortest_answer_is_refused_with_that_number(server):
 
 
 @on_the_default_server
+@pytest.mark.parametrize("named", [False, True])
+def test_a_refused_stream_has_no_token(server, named):
+    sampling = {"max_new_tokens": 2, "regex": PATTERN, "custom_params": {"whole_answer": True}}
+    body = {"input_ids": [5], "sampling_params": sampling, "return_logprob": True}
+    if named:
+        body["custom_logit_processor"] = DisallowedTokensLogitsProcessor.to_str()
+        sampling["custom_params"]["token_ids"] = [300]
+    (event,) = server.stream("/generate", body).events
+    assert event["meta_info"]["finish_reason"]["status_code"] == 400
+    assert event["meta_info"]["completion_tokens"] == 0
+    assert not event["text"]
+    assert not event["output_ids"]
+
+
+@on_the_default_server
 def test_an_answer_that_ends_by_itself_is_not_led(server):
     schema = orjson.dumps({"enum": ["a", "b"]}).decode()
     sampling = {"max_new_tokens": 64, "temperature": 0, "json_schema": schema}
@@ -147,14 +162,23 @@ def test_an_answer_is_the_unled_one_up_to_the_token_from_which_it_is_led(server)
     assert whole["output_ids"][:led] == plain["output_ids"][:led]
 
 
-@on_the_default_server
-def test_copies_and_streams_are_complete(server):
+@on_servers(
+    "default", "ngram trees, mixed chunks", "eagle chains", "squeezed", "two ranks", "two stages"
+)
+@pytest.mark.parametrize("more", [{}, {"resumed_tokens": 1}], ids=["new", "resumed"])
+def test_each_copy_is_complete(server, more):
     fewest = least(server, "json_schema")
     sampling = {"n": 3, "max_new_tokens": fewest + 3, "temperature": 1}
-    sampling |= {"json_schema": CASES["json_schema"][0], "custom_params": {"whole_answer": True}}
-    replies = server.post("/generate", {"input_ids": [5], "sampling_params": sampling}).body
+    params = {"whole_answer": True, **more}
+    sampling |= {"json_schema": CASES["json_schema"][0], "custom_params": params}
+    replies = server.post("/generate", {"input_ids": [5, 6], "sampling_params": sampling}).body
     assert len(replies) == 3
-    assert all(is_record(reply["text"]) for reply in replies)
+    assert all(is_record(reply["text"]) for reply in replies), replies
+
+
+@on_the_default_server
+def test_a_stream_is_complete(server):
+    fewest = least(server, "json_schema")
     chat = {
         "model": "tiny",
         "messages": [{"role": "user", "content": "a record"}],
@@ -274,13 +298,8 @@ TOOL = {
 }
 
 
-@on_servers("reasoning")
-@pytest.mark.parametrize(
-    "choice", ["required", {"type": "function", "function": {"name": "record"}}]
-)
-@pytest.mark.parametrize("thinks", [False, True])
-def test_a_tool_call_under_a_grammar_is_complete_at_every_limit(server, choice, thinks):
-    chat = {
+def a_call(thinks, choice, **more):
+    return {
         "model": "tiny",
         "messages": [{"role": "user", "content": "a record"}],
         "chat_template_kwargs": {"enable_thinking": thinks},
@@ -288,7 +307,23 @@ def test_a_tool_call_under_a_grammar_is_complete_at_every_limit(server, choice, 
         "tool_choice": choice,
         "temperature": 1,
         "custom_params": {"whole_answer": True},
+        **more,
     }
+
+
+@on_servers("reasoning")
+@pytest.mark.parametrize(
+    ("choice", "thinks", "more"),
+    [
+        ("required", False, {}),
+        ("required", True, {}),
+        ({"type": "function", "function": {"name": "record"}}, False, {}),
+        ({"type": "function", "function": {"name": "record"}}, True, {}),
+        ("required", False, {"parallel_tool_calls": False}),
+    ],
+)
+def test_a_tool_call_under_a_grammar_is_complete_at_every_limit(server, choice, thinks, more):
+    chat = a_call(thinks, choice, **more)
 
     def one(limit, **more):
         return server.post("/v1/chat/completions", {**chat, "max_tokens": limit, **more})
@@ -302,5 +337,29 @@ def test_a_tool_call_under_a_grammar_is_complete_at_every_limit(server, choice, 
             assert reply.status == 200, (limit, reply.body)
             (choice_,) = reply.body["choices"]
             assert choice_["finish_reason"] == "tool_calls", (limit, choice_)
-            for call in choice_["message"]["tool_calls"]:
+            calls = choice_["message"]["tool_calls"]
+            assert not more or len(calls) == 1
+            for call in calls:
                 assert is_record(call["function"]["arguments"]), (limit, choice_)
+
+
+@on_servers("reasoning")
+def test_one_call_behind_thinking_cannot_be_promised(server):
+    # A call in the thoughts counts, and the grammar asks for a call behind them as well.
+    chat = a_call(thinks=True, choice="required", parallel_tool_calls=False, max_tokens=120)
+    reply = server.post("/v1/chat/completions", chat)
+    assert reply.status == 400
+    assert "parallel_tool_calls" in str(reply.body) or "ToolCallLimit" in str(reply.body)
+
+
+@on_servers("decided")
+def test_a_request_that_asks_for_nothing_is_served_where_the_operator_asks(server):
+    params = {"max_new_tokens": 64, "temperature": 1, "regex": PATTERN}
+    reply = server.post("/generate", {"input_ids": [5], "sampling_params": params})
+    assert reply.status == 200, reply.body
+    told = reply.body["meta_info"]["sglang_lp"]["whole_answer"]
+    assert told["led_from"] is None
+    assert "whose bans depend on the text" in told["not_led"]
+    params["custom_params"] = {"whole_answer": True}
+    reply = server.post("/generate", {"input_ids": [5], "sampling_params": params})
+    assert reply.status == 400

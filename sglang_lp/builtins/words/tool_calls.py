@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -308,6 +308,25 @@ class ToolCallLimitLogitProcessor(LogitProcessor):
                 edits.bias(request.params.eos_token_ids, MAX_BIAS)
             for token_ids in calls.starting():
                 edits.ban(known_ids(token_ids, edits.vocab_size))
+
+    @classmethod
+    def allows(cls, params: Any, tokenizer: Any, token_ids: Iterable[int]) -> bool:
+        """Tell whether no token of an answer is banned.
+
+        Args:
+            params: Fitted parameters.
+            tokenizer: The served model's.
+            token_ids: The answer.
+        """
+        every = [*map(_Calls, cls._marks(params, tokenizer))]
+        for token_id in token_ids:
+            for calls in every:
+                if calls.begun >= params.max_tool_calls and any(
+                    token_id in banned for banned in calls.starting()
+                ):
+                    return False
+                calls.read(token_id)
+        return True
 
     def explain(self, request: Request) -> str:
         """Say how many calls have come."""

@@ -31,7 +31,7 @@ from sglang_lp.server.gate.field_checks import check_positions
 from sglang_lp.server.gate.intake import Intake, per_text, prompt_lengths, unfold_sent
 from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.gate.reserved_keys import MAKING, add_own
-from sglang_lp.server.gate.whole_answers import find_banned, is_whole
+from sglang_lp.server.gate.whole_answers import find_ending, is_whole
 from sglang_lp.trust import Gate
 
 if TYPE_CHECKING:
@@ -270,7 +270,7 @@ class Admission:
             guard.learn(Gate.ADMISSION, manager)
             admitted = guard.admit(intake)
             with guard.counting():
-                find_banned(guard, intake, admitted)
+                find_ending(guard, intake, admitted)
         except RequestError:
             raise
         except SglangLpError as error:

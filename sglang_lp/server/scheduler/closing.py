@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from sglang_lp._engine.history.attached import attach_row, rows_of
+from sglang_lp.builtins import ToolCallLimitLogitProcessor as Limit
 from sglang_lp.closing.keeping import Keeping
 from sglang_lp.closing.plans import Json, Plans
 from sglang_lp.closing.row import ClosingRow
@@ -27,7 +28,7 @@ from sglang_lp.faults import from_signal
 from sglang_lp.params import WHOLE
 from sglang_lp.policy.thinking import closing_tokens, with_answer_room
 from sglang_lp.server.gate.coded import Coded
-from sglang_lp.server.scheduler.closing_request import BANNED
+from sglang_lp.server.scheduler.closing_request import ending_of, leave
 from sglang_lp.server.scheduler.endings import end_request
 from sglang_lp.server.scheduler.reasons import add
 from sglang_lp.wire.names import REPORT
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from sglang_lp._engine.history.arrivals import Arrivals
     from sglang_lp.server.gate.guard import Guard
+    from sglang_lp.server.gate.whole_answers import WholeAnswer
 
 logger = logging.getLogger(__name__)
 
@@ -78,14 +80,12 @@ class _Closing(NamedTuple):
         row: Narrows its row of the mask.
         thinking: SGLang's grammar that waits for the end of thinking, or ``None``.
         words: Number of 32-bit words of a row.
-        policy: Fingerprint of the policy, for the report.
     """
 
     req: Any
     row: ClosingRow
     thinking: Any
     words: int
-    policy: str
 
     @property
     def before(self) -> int:
@@ -106,8 +106,8 @@ class Closings:
     def __init__(self, guard: Guard, arrivals: Arrivals) -> None:
         self._guard = guard
         self._arrivals = arrivals
-        #: The request whose grammar SGLang looks up.
-        self._asking: Any = None
+        #: Banned tokens of the request whose grammar SGLang looks up, if its answer is led.
+        self._banned: frozenset[int] | None = None
         #: By SGLang's key of the grammar and the banned tokens.
         self._kept: Keeping[_Made] = Keeping(_MOST_BYTES)
 
@@ -119,11 +119,12 @@ class Closings:
 
     def process(self, original: Callable[..., bool], manager: Any, req: Any) -> bool:
         """Look up or compile the grammar of a request, with its plans if it needs them."""
-        self._asking = req if hasattr(req, BANNED) else None
+        ending = ending_of(req)
+        self._banned = None if ending is None or ending.hindrance else ending.banned
         try:
             return original(manager, req)
         finally:
-            self._asking = None
+            self._banned = None
 
     def look_up(
         self,
@@ -135,9 +136,9 @@ class Closings:
         """Return a grammar with its plans; or a future of it, and that it was not known."""
         if getattr(backend.cache.get(key), "error_message", None) == _TIMED_OUT:
             del backend.cache[key]
-        if self._asking is None:
+        banned = self._banned
+        if banned is None:
             return original(backend, key, require_reasoning)
-        banned: frozenset[int] = getattr(self._asking, BANNED)
         known = backend.cache.get(key)
         kept = self._kept.find((key, banned))
         if known and (_inner(known) is None or kept is not None):
@@ -162,21 +163,25 @@ class Closings:
 
     def arm(self, _result: None, _manager: Any, req: Any) -> None:
         """Give a request whose grammar is ready its row, or refuse the request."""
-        if not hasattr(req, BANNED) or req.finished() or hasattr(req, _CLOSING):
+        ending = ending_of(req)
+        if ending is None or ending.hindrance or req.finished() or hasattr(req, _CLOSING):
             return
         if not req.sampling_params.max_new_tokens:
             return  # it fills the cache for copies of a request
         inner = _inner(req.grammar)
         try:
-            self._arm(req, inner)
+            self._arm(req, inner, ending)
         except RequestError as error:
+            if isinstance(error, Unsupported) and not ending.is_asked:
+                leave(req, str(error))
+                return
             coded = Coded(f"{WHOLE}: {error}", error.code, WHOLE, by_client=True)
             end_request(req, coded.as_error(), begun=False)
         except Exception as error:
             logger.exception("sglang-lp: a structured answer cannot be completed; it ends here")
             end_request(req, SglangLpError(str(error)))
 
-    def _arm(self, req: Any, inner: Any) -> None:
+    def _arm(self, req: Any, inner: Any, ending: WholeAnswer) -> None:
         plans = getattr(inner, _PLANS, None)
         if inner is None:
             if type(req.grammar).__name__ == "InvalidGrammarObject":
@@ -189,6 +194,18 @@ class Closings:
         limit = req.sampling_params.max_new_tokens
         thinking = req.grammar if req.grammar is not inner else None
         least = len(plans.shortest)
+        if req.sampling_params.min_new_tokens > least:
+            raise Unsupported(
+                f"expected min_new_tokens of at most {least}, the tokens of the shortest complete "
+                f"answer, got {req.sampling_params.min_new_tokens}, which bans its end"
+            )
+        if not all(
+            Limit.allows(one, self._guard.server.tokenizer, plans.shortest) for one in ending.limits
+        ):
+            raise Unsupported(
+                "expected a grammar whose shortest answer has no more tool calls than the request "
+                "allows, got one with more; allow more, or send another grammar"
+            )
         end, closing_by_budget = 0, self._leave_room(req, least)
         if thinking is not None and thinking._is_thinking() and not _covers_thinking(thinking):  # noqa: SLF001
             end = max(len(thinking.think_end_ids), closing_by_budget)
@@ -198,14 +215,9 @@ class Closings:
                 f"expected max_new_tokens of {least + end} or more, the tokens of the shortest "
                 f"complete answer with its end token{also}, got {limit}"
             )
-        if req.sampling_params.min_new_tokens > least:
-            raise RequestError(
-                f"expected min_new_tokens of at most {least}, the tokens of the shortest complete "
-                f"answer, got {req.sampling_params.min_new_tokens}, which bans its end"
-            )
         row, words = ClosingRow(plans, limit), -(-plans.vocabulary.size // 32)
         waits = None if thinking is None else weakref.proxy(thinking)
-        closing = _Closing(weakref.proxy(req), row, waits, words, self._guard.fingerprint)
+        closing = _Closing(weakref.proxy(req), row, waits, words)
         for one in (req, inner, *(() if thinking is None else (thinking,))):
             setattr(one, _CLOSING, closing)
 
@@ -280,28 +292,35 @@ def rewind(_result: None, grammar: Any, k: int) -> None:  # noqa: ARG001 - SGLan
 
 
 def tell(req: Any) -> None:
-    """Write into the finish reason of a request from which token on its answer was led.
+    """Write into the finish reason of a request from which token on its answer was led, or why not.
 
     Args:
         req: SGLang's finished request.
     """
     closing: _Closing | None = getattr(req, _CLOSING, None)
-    if closing is not None:
+    ending = ending_of(req)
+    report: dict[str, Any]
+    if ending is not None and ending.hindrance:
+        report = {"led_from": None, "not_led": ending.hindrance}
+    elif closing is not None:
         count, row = len(req.output_ids), closing.row
         # An answer that was aborted may end before the token.
         report = {"led_from": row.led if row.led is not None and row.led < count else None}
         if row.given_up is not None and row.given_up <= count:
             report["given_up_at"] = row.given_up
-        add(req.finished_reason, {WHOLE: orjson.dumps(report).decode()})
+    else:
+        return
+    add(req.finished_reason, {WHOLE: orjson.dumps(report).decode()})
 
 
 def tell_alone(original: Callable[[Any, int], None], req: Any, new_accepted_len: int) -> None:
     """Decide whether a request without processors ends, and write its report."""
-    if not hasattr(req, _CLOSING) or req.finished():
+    ending = ending_of(req)
+    if ending is None or req.finished():
         return original(req, new_accepted_len)
     original(req, new_accepted_len)
-    if req.finished():
-        report = {"processors": [], "policy": getattr(req, _CLOSING).policy}
+    if req.finished() and (ending.hindrance or hasattr(req, _CLOSING)):
+        report = {"processors": [], "policy": ending.policy}
         add(req.finished_reason, {REPORT: orjson.dumps(report).decode()})
         tell(req)
     return None

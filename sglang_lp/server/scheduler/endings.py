@@ -53,7 +53,7 @@ def end_request(
         req: SGLang's request, or a proxy of it.
         error: ``None`` for a failure of sglang-lp itself.
         begun: Whether SGLang may have begun with the request. If not, SGLang computes one token of
-            an empty prompt.
+            an empty prompt, which the client does not get.
         kept: ``None`` to end the request when SGLang processes its next, or its pending, result;
             the client gets the tokens that are processed already. A number ends it now, unless an
             error has ended it already; it is the most output tokens that the client gets.
@@ -72,6 +72,7 @@ def end_request(
             setattr(reason, _KEPT, len(getattr(req, "output_ids", ())))
             req.to_finish = reason
         else:
+            setattr(reason, _KEPT, 0)
             req.set_finish_with_abort(coded.message, coded.status, coded.kind)
             req.to_finish = reason
     except ReferenceError:  # SGLang has freed the request
@@ -143,7 +144,7 @@ def update_finish_state(
     endings: list[_Ending] | None = getattr(req, _ENDINGS, None)
     if endings is None:
         original(req, new_accepted_len)
-        return _withhold_unkept(req)
+        return withhold_unkept(req)
     # An end from outside of the answer has precedence, as when the client disconnected.
     decided_elsewhere = req.finished() or req.to_finish is not None
     original(req, new_accepted_len)
@@ -154,7 +155,7 @@ def update_finish_state(
         setattr(req, _ENDINGS, rest)
     else:
         delattr(req, _ENDINGS)
-    _withhold_unkept(req)
+    withhold_unkept(req)
     if req.finished():
         # finished_len is None if SGLang keeps the whole output.
         count = count if req.finished_len is None else req.finished_len
@@ -174,7 +175,7 @@ def update_finish_state(
     return None
 
 
-def _withhold_unkept(req: Any) -> None:
+def withhold_unkept(req: Any) -> None:
     """Withhold the tokens of a finished request that :func:`end_request` did not keep."""
     kept = getattr(req.finished_reason, _KEPT, None)
     if kept is not None:

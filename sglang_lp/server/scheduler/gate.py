@@ -26,7 +26,7 @@ from sglang_lp.server.gate.guard import DECIDED
 from sglang_lp.server.gate.intake import Intake
 from sglang_lp.server.gate.metrics import labels_of, writing
 from sglang_lp.server.gate.reserved_keys import MAKING, refuse_placeholder
-from sglang_lp.server.gate.whole_answers import find_banned
+from sglang_lp.server.gate.whole_answers import find_ending
 from sglang_lp.server.scheduler.beams.beam_host import BeamHost
 from sglang_lp.server.scheduler.closing_request import ask_for_end
 from sglang_lp.server.scheduler.endings import end_request
@@ -152,9 +152,9 @@ class SchedulerGate:
         refuse_placeholder(given)
         admitted = guard.admit(intake)
         with guard.counting():
-            banned = find_banned(guard, intake, admitted)
-        if banned is not None:
-            ask_for_end(req, banned)
+            ending = find_ending(guard, intake, admitted)
+        if ending is not None:
+            ask_for_end(req, ending)
         metrics = writing()
         if metrics is not None:
             metrics.begin(("none",) if admitted is None else labels_of(admitted.names))

@@ -13,7 +13,7 @@ from sglang_lp._engine.history.attached import detach_row
 from sglang_lp.errors import SglangLpError
 from sglang_lp.faults import from_signal
 from sglang_lp.server.scheduler.closing import tell, tell_alone
-from sglang_lp.server.scheduler.endings import end_request, update_finish_state
+from sglang_lp.server.scheduler.endings import end_request, update_finish_state, withhold_unkept
 from sglang_lp.server.scheduler.report import report
 
 logger = logging.getLogger(__name__)
@@ -22,7 +22,8 @@ logger = logging.getLogger(__name__)
 def finish(original: Callable[[Any, int], None], req: Any, new_accepted_len: int = 1) -> None:
     """Decide whether a request ends, and write its report: a hook around SGLang's decision."""
     if req.custom_logit_processor is None:
-        return tell_alone(original, req, new_accepted_len)
+        tell_alone(original, req, new_accepted_len)
+        return withhold_unkept(req)
     sent = max(0, len(req.output_ids) - new_accepted_len)
     try:
         update_finish_state(original, req, new_accepted_len)

@@ -146,6 +146,21 @@ def test_the_end_is_pushed_after_the_last_call_and_no_other_call_starts(params, 
     assert bans > 20
 
 
+def test_an_answer_is_allowed_if_none_of_its_tokens_is_banned():
+    params = ToolCallLimitLogitProcessor.parse_params({"max_tool_calls": 1, **PLAIN}, None)
+    some, found = random.Random(6), set()
+    for _ in range(100):
+        text = "".join(some.choices(["<call>{a}</call>", " so ", "<cal", "l>"], k=3))
+        answer = spelled(some, text)
+        banned = any(
+            edited(answer[:at], max_tool_calls=1, **PLAIN)[token] == -torch.inf
+            for at, token in enumerate(answer)
+        )
+        found.add(banned)
+        assert ToolCallLimitLogitProcessor.allows(params, TOKENIZER, answer) is not banned
+    assert found == {False, True}
+
+
 def test_an_end_that_begins_a_start_hides_no_start():
     params = {"max_tool_calls": 1, "tool_call_starts": ["<call>"], "tool_call_end": "<"}
 

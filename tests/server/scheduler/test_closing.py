@@ -13,12 +13,20 @@ from sglang.srt.constrained.xgrammar_backend import XGrammarGrammar
 from sglang.srt.sampling.sampling_params import SamplingParams
 
 from sglang_lp._engine.history.arrivals import Arrivals
+from sglang_lp.builtins import ToolCallLimitLogitProcessor
+from sglang_lp.closing.automaton import read
+from sglang_lp.closing.plans import Plans
+from sglang_lp.closing.vocabulary import GrammarVocabulary
 from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.gate.whole_answers import WholeAnswer
 from sglang_lp.server.scheduler import closing
 from sglang_lp.server.scheduler.closing_request import ask_for_end
+from sglang_lp.text.vocabulary import vocabulary_of
 from sglang_lp.trust import Policy
-from support.grammars import END, SPELLED, compile_grammar
+from support.grammars import END, SPELLED, Compiled, compile_grammar
+from support.models.vocabularies import one_token_a_byte
 
+ASKED = WholeAnswer("fingerprint", is_asked=True)
 THINK_END = (SPELLED.index(b"]"), SPELLED.index(b"]"))
 
 
@@ -59,9 +67,9 @@ def grammar_of(compiled):
     return grammar
 
 
-def armed(closings, grammar, limit, **sampling):
+def armed(closings, grammar, limit, ending=ASKED, **sampling):
     req = Request(grammar, limit, **sampling)
-    ask_for_end(req, frozenset())
+    ask_for_end(req, ending)
     closings.arm(None, None, req)
     return req
 
@@ -172,3 +180,52 @@ def test_thinking_ends_while_the_shortest_answer_fits(closings, compiled):
     req.finished_reason = FINISH_LENGTH(9)
     closing.tell(req)
     assert orjson.loads(req.finished_reason.to_json()["whole_answer"]) == {"led_from": 3}
+
+
+def test_a_row_goes_on_behind_tokens_of_another_server(closings, compiled):
+    # A decode server gets the first token from the prefill server, where another row chose it; a
+    # retracted request begins with all of its tokens.
+    there, here = grammar_of(compiled), grammar_of(compiled)
+    for grammar in (there, here):
+        assert armed(closings, grammar, 6).refusal is None
+    for text in (b"a", b"aa"):
+        assert text in allowed(there)
+        for grammar in (there, here):
+            grammar.accept_token(SPELLED.index(text))
+    assert allowed(here) == allowed(there) == {b"a", b"aa", b"aaaa", b"b"}
+
+
+@pytest.mark.parametrize(("most", "fits"), [(1, False), (2, True)])
+def test_a_limit_on_calls_allows_the_shortest_answer_or_it_is_not_led(closings, most, fits):
+    tokenizer = closings._guard.server.tokenizer = one_token_a_byte("<end>")
+    spelled = [*vocabulary_of(tokenizer).tokens[:256], b""]
+    marks = {"tool_call_starts": ["<call>"], "tool_call_end": "</call>"}
+    limit = ToolCallLimitLogitProcessor.parse_params({"max_tool_calls": most, **marks}, None)
+    context = compile_grammar("regex", "(<call>a+</call>){2}").context
+    plans = Plans(read(context.serialize_json()), GrammarVocabulary(spelled, [256]), json="none")
+    compiled = Compiled(context, plans)
+    asked = armed(closings, grammar_of(compiled), 60, ASKED._replace(limits=(limit,)))
+    by_operator = WholeAnswer("fingerprint", is_asked=False, limits=(limit,))
+    left = armed(closings, grammar_of(compiled), 60, by_operator)
+    assert left.refusal is None
+    if fits:
+        assert asked.refusal is None
+    else:
+        assert "no more tool calls than the request allows" in asked.refusal[0]
+    from sglang.srt.managers.schedule_batch import FINISH_LENGTH
+
+    left.finished_reason = FINISH_LENGTH(9)
+    closing.tell(left)
+    told = orjson.loads(left.finished_reason.to_json()["whole_answer"])
+    assert told["led_from"] is None
+    assert ("not_led" in told) is not fits
+    if not fits:
+        assert "tool calls" in told["not_led"]
+
+
+def test_a_limit_that_is_too_short_is_refused_also_for_the_operator(closings, compiled):
+    by_operator = WholeAnswer("fingerprint", is_asked=False)
+    assert armed(closings, grammar_of(compiled), 3, by_operator).refusal[1] == 400
+    left = armed(closings, grammar_of(compiled), 40, by_operator, min_new_tokens=5)
+    assert left.refusal is None
+    assert len(allowed(left.grammar)) > 2
