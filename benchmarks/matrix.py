@@ -30,6 +30,8 @@ SERVERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "SGLang alone": (_QWEN, _ALONE),
     "`qwen3`": (_QWEN, _WITH),
     "`qwen3`, drafts from n-grams": ({**_QWEN, **DRAFTS}, _WITH),
+    "`deepseek-r1`": ({**_QWEN, "reasoning_parser": "deepseek-r1"}, _WITH),
+    "`gpt-oss`": ({"reasoning_parser": "gpt-oss", "tool_call_parser": "gpt-oss"}, _WITH),
 }
 
 
