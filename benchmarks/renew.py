@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import closing, matrix, text
+from benchmarks import closing, complete, matrix, text
 from benchmarks.adapters import measure as adapters
 from benchmarks.bounds import report as bounds
 from benchmarks.catalogue import measure as catalogue
@@ -29,6 +29,7 @@ PARTS = (
             bounds,
             catalogue,
             closing,
+            complete,
             cost,
             drafts,
             evidence,

@@ -156,6 +156,10 @@ PARTS = {
         "what structured answers that are complete cost",
         (*ENV, _python("what complete answers cost", "benchmarks.closing")),
     ),
+    "complete": Choice(
+        "the share of structured answers that parse, by their limit",
+        (*ENV, *DEMO_MODEL, _python("answers that parse", "benchmarks.complete")),
+    ),
     "dashboard": Choice(
         "draws the Grafana dashboard from two servers under load",
         (*ENV, _python("two servers under load", "benchmarks.dashboard")),

@@ -10,7 +10,7 @@ from benchmarks.evidence.speed import BATCHES, TOKENS
 from benchmarks.pages import Part
 from benchmarks.tables import table
 
-__all__ = ["PART", "page_block"]
+__all__ = ["PART", "page_block", "shown_share"]
 
 _TITLES = {
     "loops": "Loops, greedy",
@@ -25,7 +25,7 @@ Row = Mapping[str, Any]
 Columns = Mapping[str, Callable[[Row], str]]
 
 
-def _share(found: Sequence[float]) -> str:
+def shown_share(found: Sequence[float]) -> str:
     """Return a fraction with its interval, such as ``3 of 40 (3-20 %)``."""
     hits, of, low, high = found
     return f"{hits} of {of} ({100 * low:.0f}-{100 * high:.0f} %)"
@@ -42,36 +42,36 @@ def _number(value: float | None, form: str = ".2f") -> str:
 
 
 _LOOPS: Columns = {
-    "end in a loop": lambda row: _share(row["loops"]),
-    "also where only numbers change": lambda row: _share(row["numbered"]),
-    "finished by the model": lambda row: _share(row["finished"]),
+    "end in a loop": lambda row: shown_share(row["loops"]),
+    "also where only numbers change": lambda row: shown_share(row["numbered"]),
+    "finished by the model": lambda row: shown_share(row["finished"]),
     "tokens": lambda row: _number(row["tokens"], ".0f"),
 }
 _WITHOUT_LOOPS: Columns = {
-    "without a loop before: same answer": lambda row: _share(row["calm"]["same"]),
+    "without a loop before: same answer": lambda row: shown_share(row["calm"]["same"]),
     "start in common": lambda row: _number(row["calm"]["shared"]),
     "different words": lambda row: _number(row["calm"]["distinct"]),
     "tokens": lambda row: _number(row["calm"]["tokens"], ".0f"),
 }
 _BANS: Columns = {
-    "answers with the word": lambda row: _share(row["leaks"]),
-    "or in other letter case": lambda row: _share(row["any_case"]),
+    "answers with the word": lambda row: shown_share(row["leaks"]),
+    "or in other letter case": lambda row: shown_share(row["any_case"]),
     "perplexity": lambda row: _number(row["perplexity"]),
     "start in common with none": lambda row: _number(row["shared"]),
 }
 _BUDGETS: Columns = {
-    "blocks that close": lambda row: _share(row["closed"]),
-    "within the budget": lambda row: _share(row["held"]) if row["held"] else "-",
+    "blocks that close": lambda row: shown_share(row["closed"]),
+    "within the budget": lambda row: shown_share(row["held"]) if row["held"] else "-",
     "tokens in the block, median": lambda row: _number(row["median"], ".0f"),
     "most": lambda row: _number(row["longest"], ".0f"),
-    "closed again": lambda row: _share(row["again"]),
-    "answers that finish": lambda row: _share(row["finished"]),
-    "with something after the block": lambda row: _share(row["answered"]),
+    "closed again": lambda row: shown_share(row["again"]),
+    "answers that finish": lambda row: shown_share(row["finished"]),
+    "with something after the block": lambda row: shown_share(row["answered"]),
 }
 _CALLS: Columns = {
-    "parse": lambda row: _share(row["parses"]),
-    "name an existing function": lambda row: _share(row["known"]),
-    "name the right one": lambda row: _share(row["right"]),
+    "parse": lambda row: shown_share(row["parses"]),
+    "name an existing function": lambda row: shown_share(row["known"]),
+    "name the right one": lambda row: shown_share(row["right"]),
 }
 _TABLES: Mapping[str, Sequence[Columns]] = {
     "loops": [_LOOPS, _WITHOUT_LOOPS],
