@@ -75,6 +75,27 @@ def test_every_built_in_but_those_with_a_form_of_their_own_takes_a_phase():
     assert {*kinds} - takes == WITHOUT | {name for name in kinds if "ThinkingBudget" in name}
 
 
+def test_a_rule_in_a_phase_that_begins_with_the_request_holds_after_resumed_tokens():
+    params = {"token_ids": [A, B], "lengths": [2], "where": "answer"}
+    served = ServedModel(TOKENIZER, VOCAB_SIZE)
+    prompt = [C, D, C]
+    request = FakeRequest(prompt)
+    (serving,) = prepare(builtins.BadWordsLogitProcessor(), params, served)
+    given = request.custom_params(params)
+    host = StockHost(given["__req__"], may_lag=False)
+    host.resumed = len(prompt) - 1
+    row = attach_row(given, [serving._replace(skipped=host.resumed)], host)
+
+    banned = []
+    for token_id in (A, START, A, CLOSE, A, C):
+        logits = torch.zeros(1, VOCAB_SIZE)
+        Batch().step(logits, [row], [given])
+        banned.append(logits[0, B].item() == -torch.inf)
+        request.append(token_id)
+
+    assert banned == [False, True, False, False, False, True]
+
+
 def _contract(name):
     params = CASES[name]
     own = {

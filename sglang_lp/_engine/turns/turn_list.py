@@ -63,6 +63,7 @@ class TurnList(ABC):
         "_always",
         "_apart",
         "_phases",
+        "_skipped",
         "dense",
         "edits",
         "exact",
@@ -93,6 +94,8 @@ class TurnList(ABC):
         self.edits = any(turn.edits for turn in self.turns)
         #: The phases that turns follow, each once.
         self._phases: tuple[Phases, ...] = ()
+        #: For each of them the number of resumed tokens that are prompt to it.
+        self._skipped: tuple[int, ...] = ()
         #: The *always* edits that were declared along a draft, while it is walked.
         self._always: _Always = ()
         #: Whether the edits that turns in a phase keep are no persistent edits now.
@@ -140,7 +143,7 @@ class TurnList(ABC):
 
     def _follow_phases(self) -> None:
         """Begin to follow the phases of turns: one object for all that follow them alike."""
-        followed: dict[object, Phases] = {}
+        followed: dict[tuple[object, int], Phases] = {}
         for turn in self.turns:
             phase, request = turn.request.phase, turn.request
             if phase is not None:
@@ -149,6 +152,7 @@ class TurnList(ABC):
                     followed[key] = phase.follow(request.prompt_ids)
                 request.phases = followed[key]
         self._phases = (*followed.values(),)
+        self._skipped = tuple(skipped for _, skipped in followed)
 
     def fork_turns(self) -> None:
         """Go on with turns of its own: the list is a copy of another."""
@@ -158,8 +162,9 @@ class TurnList(ABC):
 
     def _feed(self, token_ids: Sequence[int]) -> None:
         """Feed the turns tokens that ``tokens`` has at its end."""
-        for phases in self._phases:
-            phases.read(token_ids)
+        first = len(self.tokens) - len(token_ids)
+        for phases, skipped in zip(self._phases, self._skipped, strict=True):
+            phases.read(token_ids[skipped - first :] if skipped > first else token_ids)
         position, tokens, exact = self.position, self.tokens, self.exact
         for turn in self.turns:
             self.running = turn
