@@ -133,6 +133,7 @@ class EditLog:
         if position == self._run_stop and forced is self._run_forces:  # nearly always
             self._run_stop = position + 1
             return
+        self._run_stop = min(self._run_stop, position)  # the rest is of a step that is repeated
         self._flush()
         if self._pending or not isinstance(forced, bool):
             # Pending entries from here on are of a step whose result was dropped.
