@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from sglang_lp.forms.out import Out
     from sglang_lp.request import Request
 
-__all__ = ["EditKind", "Form", "Group", "Seen"]
+__all__ = ["FEWEST_STEPS", "EditKind", "Form", "Group", "Seen"]
+
+#: Fewest steps for which a row joins a form, as far as it is known: joining takes as long as some
+#: steps of a row that is asked by itself.
+FEWEST_STEPS = 8
 
 
 class Seen(NamedTuple):
@@ -41,10 +45,16 @@ class Group(NamedTuple):
     Attributes:
         at: Their places in the arrays of :class:`Seen`, int64.
         blocks: Offsets of their blocks, int64.
+        before: How many generated tokens the processor of each does not see, int64.
     """
 
     at: Any
     blocks: Any
+    before: Any
+
+    def positions(self, seen: Seen) -> Any:
+        """Return for each row the number of generated tokens that its processor sees."""
+        return seen.positions[self.at] - self.before
 
 
 class EditKind(Enum):
@@ -53,6 +63,8 @@ class EditKind(Enum):
     BANS = "ban tokens"
     BIASES = "bias tokens"
     FORCES = "force a token"
+    #: It bans tokens, or the device decides whether it forces one in their place.
+    ASKS = "ask the device"
 
 
 class Form(ABC):
@@ -61,11 +73,16 @@ class Form(ABC):
     Attributes:
         edits: What its edits do.
         reads_tokens: Whether it reads tokens, and not only positions.
+        naps: Whether a turn that sleeps for some tokens runs by the form as well, because it would
+            have to read them all when it wakes.
+        comes_and_goes: Whether a row that does not fit now may fit at a later step.
         arena: The blocks, int32.
     """
 
     edits: ClassVar[EditKind]
     reads_tokens: ClassVar[bool] = True
+    naps: ClassVar[bool] = False
+    comes_and_goes: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.arena = Arena(np.int32)
@@ -83,6 +100,10 @@ class Form(ABC):
     def most(self, params: Any) -> int:
         """Return the most tokens that a step edits in a row."""
 
+    def asks(self, params: Any) -> int:  # noqa: ARG002 - most forms do not ask
+        """Return the most tokens of which a row asks whether one is among the likeliest."""
+        return 0
+
     @abstractmethod
     def block(self, request: Request, limit: int) -> ArenaBlock | None:
         """Return the block of a row, from what its processor knows now.
@@ -92,7 +113,7 @@ class Form(ABC):
             limit: The most tokens that the history can have, prompt and resumed ones among them.
 
         Returns:
-            The block; ``None`` if the row does not fit after all.
+            The block; ``None`` if the row does not fit now.
         """
 
     @abstractmethod

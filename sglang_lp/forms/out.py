@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ASKS", "BAN", "BIAS", "FORCE", "LACKS", "Out"]
+__all__ = ["ASK", "ASKS", "BAN", "BIAS", "DECIDED", "EDITED", "FORCE", "FORCED", "LACKS", "Out"]
 
 #: Places in ``Out.counts``: how many entries the arrays have; and whether one lacked room.
-BAN, BIAS, FORCE, LACKS = range(4)
-#: In ``Out.edited``: the row has to be asked by itself in this step.
-ASKS = 3
+BAN, BIAS, FORCE, ASK, LACKS = range(5)
+#: Bits in ``Out.edited``: the row has edits; they leave one token; the device decides whether they
+#: do; the row has to be asked by itself in this step.
+EDITED, FORCED, DECIDED, ASKS = 1, 2, 4, 8
 
 
 class Out:
@@ -24,27 +25,32 @@ class Out:
         fill: Rows that become ``-inf``.
         force: The logit of each of these rows that becomes 0.0.
         counts: How many entries of each kind there are.
-        edited: For each row of the forms: 0 for no edits, 1 for edits, 2 if they leave one token,
-            ``ASKS``.
+        asked: Rows in which the device decides whether a token is forced.
+        questions: For each of these rows, as
+            :class:`~sglang_lp._engine.apply.deciding.Decisions` packs it: tokens, the token that is
+            forced if one of them is among so many likeliest, that number, and 0.
+        edited: For each row of the forms the bits of its edits.
         marks: For each token the row that biased it last, as a number that no other row has, and
             the place in ``bias``; shape ``(vocab, 2)``.
     """
 
     def __init__(self) -> None:
         self.counts: Any = np.zeros(LACKS + 1, np.int64)
-        self.ban = self.bias = self.fill = self.force = np.empty(0, np.int64)
+        self.ban = self.bias = self.fill = self.force = self.asked = np.empty(0, np.int64)
+        self.questions: Any = np.empty((0, 3), np.int64)
         self.values: Any = np.empty(0)
         self.edited: Any = np.zeros(0, np.uint8)
         self.marks: Any = np.zeros((0, 2), np.int64)
         self.mark = 0
 
-    def begin(self, rows: int, vocab_size: int, room: int) -> None:
+    def begin(self, rows: int, vocab_size: int, room: int, width: int) -> None:
         """Begin a step.
 
         Args:
             rows: How many rows the forms have.
             vocab_size: Number of logits in a row.
             room: Most entries of one kind.
+            width: Most tokens of a question.
         """
         self.counts[:] = 0
         if len(self.ban) < room:
@@ -53,9 +59,31 @@ class Out:
         if len(self.edited) < rows:
             self.edited = np.empty(2 * rows, np.uint8)
             self.fill, self.force = np.empty(2 * rows, np.int64), np.empty(2 * rows, np.int64)
+            self.asked = np.empty(2 * rows, np.int64)
+        if self.questions.shape[1] != width + 3 or len(self.questions) < rows:
+            self.questions = np.empty((2 * rows, width + 3), np.int64)
         self.edited[:rows] = 0
         if len(self.marks) < vocab_size:
             self.marks, self.mark = np.zeros((vocab_size, 2), np.int64), 0
+
+    def drop(self, rows: Any, stride: int) -> None:
+        """Take out the bans, biases and questions of rows that are asked by themselves.
+
+        Args:
+            rows: Rows of the logits.
+            stride: Distance between rows in the flat logits.
+        """
+        bans, biases, _, asked, _ = self.counts.tolist()
+        kept = self.ban[:bans][~np.isin(self.ban[:bans] // stride, rows)]
+        self.ban[: len(kept)], self.counts[BAN] = kept, len(kept)
+        others = ~np.isin(self.bias[:biases] // stride, rows)
+        self.counts[BIAS] = count = np.count_nonzero(others)
+        self.bias[:count] = self.bias[:biases][others]
+        self.values[:count] = self.values[:biases][others]
+        others = ~np.isin(self.asked[:asked], rows)
+        self.counts[ASK] = count = np.count_nonzero(others)
+        self.asked[:count] = self.asked[:asked][others]
+        self.questions[:count] = self.questions[:asked][others]
 
     @property
     def is_whole(self) -> bool:

@@ -48,9 +48,20 @@ class Characters:
 
     def is_inside(self, token_ids: Sequence[int]) -> bool:
         """Tell whether an output ends inside a character, or a run of bytes that is not whole."""
-        if self._runs.ids:
-            return bool(self._runs.left_open(token_ids))
-        return unfinished(self._vocabulary.text(token_ids[-MOST_LACKING:])) > 0
+        return is_inside(self._vocabulary, token_ids)
+
+
+def is_inside(vocabulary: Vocabulary, token_ids: Sequence[int]) -> bool:
+    """Tell whether an output ends inside a character, or a run of bytes that is not whole."""
+    if vocabulary.byte_runs.ids:
+        return bool(vocabulary.byte_runs.left_open(token_ids))
+    return unfinished(vocabulary.text(token_ids[-MOST_LACKING:])) > 0
+
+
+@lru_cache(maxsize=4)
+def entering(vocabulary: Vocabulary) -> frozenset[int]:
+    """Return the tokens after which alone an output may end inside, if it did not before."""
+    return vocabulary.byte_runs.ids.union(*vocabulary.tails.values())
 
 
 def characters_of(tokenizer: Any, vocab_size: int) -> Characters | None:

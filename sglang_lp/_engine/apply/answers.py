@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from sglang_lp._engine.apply.device import Copy
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
 
@@ -34,9 +36,14 @@ class Answers:
 
         Waits for the device unless the step is over.
         """
+        known = self.known()
+        return bool(known) and known[row]
+
+    def known(self) -> Sequence[bool]:
+        """Return the answers for all rows, none if the step failed before them; waits as ``of``."""
         if self._coming is not None:
             self._known, self._coming, self.on_device = self._coming.read(), None, None
-        return bool(self._known) and self._known[row]
+        return self._known
 
 
 class PendingAnswer(NamedTuple):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_lp._engine.compiled.conflicts import forced_conflict, leaves_none
 from sglang_lp.edits.ids import Ids
@@ -31,6 +31,8 @@ _MINUS_INF = -math.inf
 
 #: Most ids of a question, and its largest count, that the device answers.
 _MOST_IDS = _MOST_COUNT = 1024
+#: Numbers of a question after its ids.
+_NUMBERS = 3
 
 
 def decide(recording: Recording, persistent: CompiledEdits | None, *, on_host: bool) -> None:
@@ -117,13 +119,15 @@ class DeviceQuestions:
     """
 
     __slots__ = (
-        *("_answers", "_asked", "_counts", "_forced", "_free", "_ids", "_rows", "_stride"),
-        "_width",
+        *("_answers", "_asked", "_counts", "_formed", "_forced", "_free", "_ids", "_rows"),
+        *("_stride", "_width"),
     )
 
     def __init__(self, rows: int, stride: int) -> None:
         self._rows, self._stride = rows, stride
         self._asked: list[_RowQuestion] = []
+        #: The rows that ask by a form, and their questions.
+        self._formed: tuple[Any, Any] | None = None
         self._width = 0
 
     def add(self, row: int, recording: Recording, *, has_grammar: bool) -> None:
@@ -138,8 +142,19 @@ class DeviceQuestions:
         self._asked.append(_RowQuestion(row, question.ids, question.count, token_id, has_grammar))
         self._width = max(self._width, len(question.ids))
 
+    def add_forms(self, rows: Any, questions: Any) -> None:
+        """Add the questions of rows that run by forms.
+
+        Args:
+            rows: Rows of the logits, int64.
+            questions: For each row as in :class:`~sglang_lp.forms.out.Out`.
+        """
+        if len(rows):
+            self._formed = rows, questions
+            self._width = max(self._width, questions.shape[1] - _NUMBERS)
+
     def __bool__(self) -> bool:
-        return bool(self._asked)
+        return bool(self._asked) or self._formed is not None
 
     def packed(self) -> torch.Tensor:
         """Return the questions in one int64 tensor of one dimension, for one copy."""
@@ -157,17 +172,22 @@ class DeviceQuestions:
                 first = ids[0]
             asked.extend([first] * (width - len(ids)))
             asked.extend((token_id, most, has_grammar))
-        packed = np.zeros((self._rows, width + 3), dtype=np.int64)
+        packed = np.zeros((self._rows, width + _NUMBERS), dtype=np.int64)
         packed[[one.row for one in self._asked]] = np.frombuffer(asked, dtype=np.int64).reshape(
-            -1, width + 3
+            -1, width + _NUMBERS
         )
+        if self._formed is not None:
+            rows, questions = self._formed
+            packed[rows, :width] = questions[:, :1]
+            packed[rows, : questions.shape[1] - _NUMBERS] = questions[:, :-_NUMBERS]
+            packed[rows, width:] = questions[:, -_NUMBERS:]
         packed[:, : width + 1] += np.arange(self._rows)[:, None] * self._stride
         return torch.from_numpy(packed).view(-1)
 
     def take(self, sent: torch.Tensor) -> None:
         """Unpack the questions on the device, where the packed tensor was sent."""
         width = self._width
-        numbers = sent.view(self._rows, width + 3)
+        numbers = sent.view(self._rows, width + _NUMBERS)
         self._ids, self._forced = numbers[:, :width], numbers[:, width]
         self._counts = numbers[:, width + 1]
         self._free = None
@@ -182,7 +202,9 @@ class DeviceQuestions:
             read: The same logits.
             answers: Receives the answers.
         """
-        most = max(one.most for one in self._asked)
+        most = max((one.most for one in self._asked), default=0)
+        if self._formed is not None:
+            most = max(most, int(self._formed[1][:, 1 - _NUMBERS].max()))
         best = flat.take(self._ids).amax(1)
         # Comparing and counting is a few kernels, sorting is twenty.
         highest = read.tensor.amax(1)

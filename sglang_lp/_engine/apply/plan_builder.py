@@ -180,12 +180,13 @@ class PlanBuilder:
 
     def add_forms(self, out: Out) -> None:
         """Add the edits of rows that run by forms."""
-        bans, biases, forced, _ = out.counts.tolist()
+        bans, biases, forced, asked, _ = out.counts.tolist()
         self.ban.short.frombytes(out.ban[:bans].tobytes())
         self.bias.short.frombytes(out.bias[:biases].tobytes())
         self.values.short.frombytes(out.values[:biases].tobytes())
         self.fill.frombytes(out.fill[:forced].tobytes())
         self.force.frombytes(out.force[:forced].tobytes())
+        self.decisions.add_forms(out.asked[:asked], out.questions[:asked])
 
     def _force(self, row: int, token_id: int, *, has_grammar: bool) -> None:
         """Leave one token in a row."""

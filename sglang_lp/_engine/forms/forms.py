@@ -10,6 +10,7 @@ import numpy as np
 
 from sglang_lp._engine.forms.members import Members
 from sglang_lp._engine.forms.slots import (
+    ASKED,
     LAST,
     POSITION,
     RESUMED,
@@ -19,24 +20,33 @@ from sglang_lp._engine.forms.slots import (
     Formed,
     Part,
     Slots,
+    log_answers,
     log_step,
 )
 from sglang_lp._engine.history.row_state import RowState
 from sglang_lp.edits import NEVER
 from sglang_lp.faults import from_signal
+from sglang_lp.forms.bits import bits_of
 from sglang_lp.forms.form import EditKind, Seen
-from sglang_lp.forms.out import ASKS, Out
+from sglang_lp.forms.out import ASK, ASKS, FORCED, Out
 
 if TYPE_CHECKING:
     from sglang_lp._engine.history.row import Row
     from sglang_lp._engine.step import Step
     from sglang_lp._engine.turns.turn import Turn
+    from sglang_lp.forms.arena import ArenaBlock
     from sglang_lp.forms.form import Form
 
 logger = logging.getLogger(__name__)
 
 #: Fewest rows that run by forms: fewer take less time one by one (``benchmarks.cost.forms``).
 _FEWEST = 8
+
+#: Most tokens that a row in a phase gets before it is asked by itself: when its phase closes, the
+#: step reads as many.
+_LONGEST_SLEEP = 1_024
+
+_BANNING = {EditKind.BANS, EditKind.ASKS}
 
 _FAILED = "sglang-lp: the forms of a batch failed; its rows are asked one by one from now on"
 
@@ -55,7 +65,8 @@ class Forms:
 
     def __init__(self, kinds: Mapping[type, type[Form]], fewest: int = _FEWEST) -> None:
         self._fewest = fewest
-        self._forms = {kind: form() for kind, form in kinds.items()}
+        made = {form: form() for form in {*kinds.values()}}
+        self._forms = {kind: made[form] for kind, form in kinds.items()}
         self._slots = Slots()
         self._out = Out()
         self._rows: Sequence[Row | None] = ()
@@ -79,7 +90,10 @@ class Forms:
             Their edits; ``None`` if no row has a form.
         """
         try:
-            if step.rows != self._rows or self._left != self._slots.left:
+            if step.rows != self._rows:
+                self._leave_undecided(step.rows)
+                self._gather(step.rows)
+            elif self._left != self._slots.left:
                 self._gather(step.rows)
             return self._run(step, one_each=one_each) if self._members.rows else None
         except BaseException as error:
@@ -97,6 +111,16 @@ class Forms:
                 row.leave_form()
         self._gather(())
 
+    def _leave_undecided(self, rows: Sequence[Row | None]) -> None:
+        """Let rows leave that are not in a batch, if the newest answers are about them."""
+        members = self._members
+        asked = np.nonzero(self._slots.numbers[members.slots, ASKED] >= 0)[0].tolist()
+        if asked:
+            here = {id(row) for row in rows}
+            for place in asked:
+                if id(members.rows[place]) not in here:
+                    members.rows[place].leave_form()
+
     def _run(self, step: Step, *, one_each: bool) -> Out | None:
         if not one_each:
             self._leave(range(len(self._members.rows)))
@@ -112,25 +136,36 @@ class Forms:
         return None
 
     def _edit(self, step: Step, tokens: Any) -> Out:
-        members, out = self._members, self._out
+        members, out, slots = self._members, self._out, self._slots
         logits, count = step.logits, len(members.rows)
+        if len(self._ended) < count:
+            self._ended = np.empty((2 * count, 4), np.int64)
+        if slots.answers is not None:
+            answers = np.array(slots.answers.known(), np.bool_)
+            self._log(log_answers(slots.numbers, members.slots, answers, self._ended))
+            slots.answers = None
         stride = logits.stride(0) if logits.stride(1) == 1 else step.vocab_size
-        out.begin(count, step.vocab_size, members.room)
+        out.begin(count, step.vocab_size, members.room, members.width)
         seen = Seen(tokens, members.feed(tokens), members.index, stride, step.vocab_size)
         for form, group in members.groups:
             form.step(group, seen, out)
         if not out.is_whole:
             raise MemoryError("the edits of a step have no room")
         edited = out.edited[:count]
-        asked = np.nonzero(edited == ASKS)[0].tolist()
-        edited[asked] = 0
-        if len(self._ended) < count:
-            self._ended = np.empty((2 * count, 4), np.int64)
-        ended = log_step(self._slots.numbers, members.slots, edited, self._ended)
-        for place, since, until, how in self._ended[:ended].tolist():
-            members.rows[place].edit_log.add_run(since, until, forced=how > 1)
-        self._leave(asked)
+        asked = np.nonzero(edited & ASKS)[0]
+        if len(asked):
+            out.drop(members.index[asked], stride)
+            edited[asked] = 0
+        self._log(log_step(slots.numbers, members.slots, edited, members.index, self._ended))
+        if out.counts[ASK]:
+            slots.answers = step.answers
+        self._leave(asked.tolist())
         return out
+
+    def _log(self, ended: int) -> None:
+        """Move runs of edited positions that ended to the edit logs of their rows."""
+        for place, since, until, how in self._ended[:ended].tolist():
+            self._members.rows[place].edit_log.add_run(since, until, forced=how >= FORCED)
 
     def join(self, step: Step, asked: Sequence[int]) -> None:
         """Let rows run by forms from the next step on, unless they are few.
@@ -162,22 +197,29 @@ class Forms:
             if _fit(row, turns, step.vocab_size):
                 self._join(row, turns)
             else:
-                row.may_form = False
+                row.may_form = _may_fit_later(turns)
         self._gather(step.rows)
 
     def _join(self, row: Row, turns: Sequence[tuple[Turn, Form]]) -> None:
         limit = len(row.prompt_ids) + row.resumed + row.host.limit
-        parts = [part for turn, form in turns if (part := Part.of(form, turn, limit))]
+        parts = [part for turn, form in turns if (part := Part.of(form, turn, row.position, limit))]
         if len(parts) < len(turns):
-            row.may_form = False
+            row.may_form = _may_fit_later(turns)
             return
-        row.form = formed = Formed(parts, self._slots)
+        watch = _watch_of(row)
+        bits = None if watch is None else self._bits_of(watch)
+        row.form = formed = Formed(parts, bits, self._slots)
         numbers = self._slots.numbers[formed.slot]
         numbers[POSITION], numbers[RESUMED] = row.position, row.resumed
         numbers[LAST] = row.tokens[-1] if formed.reads_tokens else UNKNOWN
         # Turns that sleep are asked where they wake, and with them the row.
-        numbers[WAKE], numbers[UNTIL] = _wakes_at(row), -1
-        row.wake = NEVER
+        numbers[WAKE], numbers[UNTIL], numbers[ASKED] = _wakes_at(row, turns), -1, -1
+        if watch is not None:
+            numbers[WAKE] = min(int(numbers[WAKE]), row.position + _LONGEST_SLEEP)
+        row.wake, row.watch = NEVER, None
+
+    def _bits_of(self, token_ids: frozenset[int]) -> ArenaBlock:
+        return self._slots.watched.share(token_ids, lambda: bits_of(token_ids))
 
     def _may_form(self, row: Row) -> bool:
         """Tell whether a row could run by forms now, as far as it is cheap to tell."""
@@ -187,8 +229,6 @@ class Forms:
         return (
             row.may_form
             and row.state is RowState.RUNNING
-            and not row.wake
-            and row.watch is None
             and row.position > row.resumed
             and row.edit_log.is_settled
         )
@@ -197,11 +237,16 @@ class Forms:
         """Return the turns of a row that are at work with their forms; none if one has no form."""
         turns: list[tuple[Turn, Form]] = []
         for turn in row.turns:
-            if not turn.request.is_whole:
+            request = turn.request
+            if request.phases is not None and not request.phases.is_settled:
                 return []
-            if turn.sleeps_at(row.position + 1):
+            if request.is_closed:
                 continue
             form = self._forms.get(type(turn.processor))
+            if turn.sleeps_at(request.position + 1) and not (
+                form is not None and form.naps and turn.wake < NEVER
+            ):
+                continue
             if form is None:
                 return []
             turns.append((turn, form))
@@ -231,10 +276,27 @@ def _is_plain(row: Row) -> bool:
     )
 
 
-def _wakes_at(row: Row) -> int:
-    """Return the position at which a turn of a row wakes that sleeps now."""
-    now = row.position + 1
-    return min((turn.wake for turn in row.turns if turn.sleeps_at(now)), default=NEVER)
+def _wakes_at(row: Row, turns: Sequence[tuple[Turn, Form]]) -> int:
+    """Return the position at which a turn of a row wakes that has no part in its form."""
+    formed = [turn for turn, _ in turns]
+    asleep = [
+        turn
+        for turn in row.turns
+        if turn not in formed and turn.wake < NEVER and not turn.request.is_closed
+    ]
+    return min((turn.wake + row.position - turn.request.position for turn in asleep), default=NEVER)
+
+
+def _watch_of(row: Row) -> frozenset[int] | None:
+    """Return the tokens that may open or close the phase of a turn, if there is one in a phase."""
+    followed = {id(one): one for turn in row.turns if (one := turn.request.phases) is not None}
+    telling = {one.telling for one in followed.values()}
+    return frozenset().union(*telling) if len(telling) > 1 else next(iter(telling), None)
+
+
+def _may_fit_later(turns: Sequence[tuple[Turn, Form]]) -> bool:
+    """Tell whether the turns of a row that do not fit now may fit at a later step."""
+    return any(form.comes_and_goes for _, form in turns)
 
 
 def _fit(row: Row, turns: Sequence[tuple[Turn, Form]], vocab_size: int) -> bool:
@@ -244,11 +306,17 @@ def _fit(row: Row, turns: Sequence[tuple[Turn, Form]], vocab_size: int) -> bool:
     leave no token, and a forced token has no other edits.
     """
     bans, kinds, persistent = 0, [form.edits for _, form in turns], row.persistent
+    watches = any(turn.request.phases is not None for turn in row.turns)
     for turn, form in turns:
-        params = turn.request.params
-        if not form.fits(params, vocab_size) or (form.reads_tokens and not row.exact):
+        params, reads = turn.request.params, form.reads_tokens or watches
+        if not form.fits(params, vocab_size) or (reads and not row.exact):
             return False
-        bans += form.most(params) if form.edits is EditKind.BANS else 0
+        bans += form.most(params) if form.edits in _BANNING else 0
+    if EditKind.ASKS in kinds:
+        others = kinds.count(EditKind.BIASES) <= 1 and {*kinds} <= {EditKind.ASKS, EditKind.BIASES}
+        return (
+            others and kinds.count(EditKind.ASKS) == 1 and persistent is None and bans < vocab_size
+        )
     if EditKind.FORCES in kinds:
         return len(kinds) == 1 and persistent is None
     if persistent is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sglang_lp._engine.forms.slots import LAST, POSITION, RESUMED, UNKNOWN, WAKE
+from sglang_lp._engine.forms.slots import LAST, POSITION, RESUMED, UNKNOWN, WAKE, find_watched
 from sglang_lp.forms.form import Group
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class Members:
         slots: For each its slot.
         groups: The rows of each form.
         room: The most entries of one kind that a step can have.
+        width: The most tokens of a question.
     """
 
     def __init__(self, rows: Sequence[Row | None], slots: Slots) -> None:
@@ -42,18 +43,25 @@ class Members:
         self.index = np.array([index for index, _, _ in found], np.int64)
         self.slots = np.array([formed.slot for _, _, formed in found], np.int64)
         self.room = sum(part.most for _, _, formed in found for part in formed.parts)
+        self.width = max((part.asks for _, _, formed in found for part in formed.parts), default=0)
         self._numbers = slots
         self._sources = [row.source for row in self.rows]
         self._outputs = [row.output_ids for row in self.rows]
         self._pending = self.rows[0].host.pending if self.rows else None
-        by_form: dict[Form, list[tuple[int, int]]] = {}
+        by_form: dict[Form, list[tuple[int, int, int]]] = {}
         for place, (_, _, formed) in enumerate(found):
             for part in formed.parts:
-                by_form.setdefault(part.form, []).append((place, part.block.at))
+                by_form.setdefault(part.form, []).append((place, part.block.at, part.before))
         self.groups = [
             (form, Group(*np.array(own, np.int64).T.copy())) for form, own in by_form.items()
         ]
-        self._reads_tokens = any(form.reads_tokens for form in by_form)
+        watching = [
+            (place, formed.watch.at, formed.watch.size)
+            for place, (_, _, formed) in enumerate(found)
+            if formed.watch is not None
+        ]
+        self._watching = np.array(watching, np.int64).reshape(-1, 3)
+        self._reads_tokens = bool(watching) or any(form.reads_tokens for form in by_form)
 
     def read(self) -> tuple[Any, Sequence[int]]:
         """Read the one token that each row got since the last step.
@@ -83,6 +91,8 @@ class Members:
         position = known[:, POSITION] + 1
         wrong |= lengths + pending + known[:, RESUMED] != position
         wrong |= position >= known[:, WAKE]
+        if len(self._watching):
+            find_watched(self._numbers.watched.numbers, self._watching, tokens, wrong)
         return tokens, np.nonzero(wrong)[0].tolist()
 
     def _newest(self, outputs: Sequence[Sequence[int]]) -> tuple[Any, Any, Any]:

@@ -7,11 +7,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sglang_lp.builtins.repetition.dry import penalties_of
+from sglang_lp.builtins.repetition.tail_form import (
+    fits,
+    push,
+    read_of,
+    runs_of,
+    size_of,
+    tokens_of,
+    write,
+)
 from sglang_lp.forms.arena import Arena
 from sglang_lp.forms.bits import bits_of, has_bit
 from sglang_lp.forms.compiled import compiled
 from sglang_lp.forms.form import EditKind, Form
-from sglang_lp.forms.out import BIAS, LACKS
+from sglang_lp.forms.out import BIAS, EDITED, LACKS
 
 if TYPE_CHECKING:
     from sglang_lp.forms.arena import ArenaBlock
@@ -19,14 +28,10 @@ if TYPE_CHECKING:
     from sglang_lp.forms.out import Out
     from sglang_lp.request import Request
 
-#: Numbers of a block: tokens read, tokens since the last breaker, place of the newest token,
-#: allowed length, window, offset of the breakers and how many, offset of the penalties. Then the
-#: tokens, newest first from that place on; then for each distance the number of tokens read before
-#: its run began, as in :class:`~sglang_lp.builtins.repetition.repeats.Tail`.
-_READ, _UNBROKEN, _AT, _ALLOWED, _WINDOW, _BREAKS, _MANY, _PENALTIES = range(8)
-_HEAD = 8
-#: Tokens that are pushed before older ones are moved.
-_ROOM = 256
+#: Numbers of a block: tokens since the last breaker, allowed length, window, offset of the breakers
+#: and how many, offset of the penalties. Then the tail.
+_UNBROKEN, _ALLOWED, _WINDOW, _BREAKS, _MANY, _PENALTIES = range(6)
+_TAIL = 6
 #: Distances that are compared before the first of them is looked at.
 _PIECE = 64
 
@@ -34,24 +39,8 @@ _PIECE = 64
 @compiled()
 def _push(numbers: Any, block: Any, token_id: Any) -> None:
     """Append a token to a row."""
-    window, allowed = np.int64(numbers[block + _WINDOW]), np.int64(numbers[block + _ALLOWED])
-    reach = window - allowed
-    at = np.int64(numbers[block + _AT])
-    first = block + _HEAD
-    if at == 0:
-        at = np.int64(_ROOM)
-        for place in range(first + reach - 1, first - 1, -1):
-            numbers[place + _ROOM] = numbers[place]
-    read = np.int32(numbers[block + _READ] + 1)
-    numbers[block + _READ] = read
-    earlier = numbers[first + at : first + at + reach]
-    since = numbers[first + _ROOM + reach : first + _ROOM + 2 * reach]
-    token = np.int32(token_id)
-    for place in range(len(since)):  # without a branch, so that several are compared at once
-        same = -np.int32(earlier[place] == token)
-        since[place] = (since[place] & same) | (read & ~same)
-    numbers[block + _AT] = at - 1
-    numbers[first + at - 1] = token
+    reach = np.int64(numbers[block + _WINDOW]) - np.int64(numbers[block + _ALLOWED])
+    push(numbers, block + _TAIL, reach, token_id)
     breaks = numbers[block + _BREAKS]
     if has_bit(numbers, breaks, numbers[block + _MANY], token_id):
         numbers[block + _UNBROKEN] = 0
@@ -75,12 +64,11 @@ def _penalise(
     """Append the biases of a row; return the number of all biases."""
     window, allowed = np.int64(numbers[block + _WINDOW]), np.int64(numbers[block + _ALLOWED])
     reach = window - allowed
-    unbroken, read = np.int64(numbers[block + _UNBROKEN]), np.int64(numbers[block + _READ])
+    unbroken, read = np.int64(numbers[block + _UNBROKEN]), read_of(numbers, block + _TAIL)
     if unbroken < allowed:
         return end
-    at = np.int64(numbers[block + _AT])
-    tokens = numbers[block + _HEAD + at : block + _HEAD + at + reach]
-    since = numbers[block + _HEAD + _ROOM + reach : block + _HEAD + _ROOM + 2 * reach]
+    tokens = tokens_of(numbers, block + _TAIL, reach)
+    since = runs_of(numbers, block + _TAIL, reach)
     table = np.int64(numbers[block + _PENALTIES])
     breaks, many = numbers[block + _BREAKS], numbers[block + _MANY]
     enough = np.int32(read - allowed)
@@ -150,7 +138,7 @@ def _step(
             end,
         )
         if end > before:
-            edited[place] = 1
+            edited[place] |= EDITED
     counts[BIAS] = end
     return mark
 
@@ -180,16 +168,12 @@ class DryForm(Form):
         table = self._penalties.share(key, lambda: penalties_of(*key))
         reach = window - allowed
         tail = known.tail
-        if tail.following.max() >= 1 << 31:
+        if not fits(tail):
             return None
-        block = self.arena.take(_HEAD + _ROOM + 2 * reach, (breaks, table))
+        block = self.arena.take(_TAIL + size_of(reach), (breaks, table))
         numbers = self.arena.of(block)
-        numbers[:_HEAD] = (
-            *(tail.read, known.unbroken, _ROOM, allowed, window),
-            *(breaks.at, breaks.size, table.at),
-        )
-        numbers[_HEAD + _ROOM : _HEAD + _ROOM + reach] = tail.following
-        numbers[_HEAD + _ROOM + reach :] = tail.since
+        numbers[:_TAIL] = known.unbroken, allowed, window, breaks.at, breaks.size, table.at
+        write(numbers[_TAIL:], tail)
         return block
 
     def step(self, group: Group, seen: Seen, out: Out) -> None:

@@ -97,7 +97,7 @@ class _Loops:
     def __init__(self, params: Any) -> None:
         self._params = params
         self.tail = Tail(params.max_pattern_size)
-        self._enough = _enough(params.max_pattern_size, params.min_pattern_size, params.min_count)
+        self._enough = enough(params.max_pattern_size, params.min_pattern_size, params.min_count)
         self.novelty: Novelty | None = None
         if params.min_new_share is not None:
             self.novelty = Novelty(params.ngram_size, params.window_size)
@@ -139,13 +139,13 @@ class _Loops:
 
 
 @shared_by_copies
-def _enough(max_pattern_size: int, min_pattern_size: int, min_count: int) -> Numbers:
+def enough(max_pattern_size: int, min_pattern_size: int, min_count: int) -> Numbers:
     """Return for each pattern size from 1 on how many repeating tokens make a loop."""
     import numpy as np
 
-    enough = np.arange(1, max_pattern_size + 1) * (min_count - 1)
-    enough[: min_pattern_size - 1] = 1 << 62  # never
-    return enough
+    found = np.arange(1, max_pattern_size + 1) * (min_count - 1)
+    found[: min_pattern_size - 1] = 1 << 62  # never
+    return found
 
 
 class LoopBreakerLogitProcessor(LogitProcessor):

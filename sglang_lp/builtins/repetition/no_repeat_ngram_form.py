@@ -18,7 +18,7 @@ from sglang_lp.builtins.repetition.no_repeat_ngram import counted
 from sglang_lp.forms.bits import bits_of, has_bit
 from sglang_lp.forms.compiled import compiled
 from sglang_lp.forms.form import EditKind, Form
-from sglang_lp.forms.out import ASKS, BAN, LACKS
+from sglang_lp.forms.out import ASKS, BAN, EDITED, LACKS
 
 if TYPE_CHECKING:
     from sglang_lp.forms.arena import ArenaBlock
@@ -260,13 +260,13 @@ def _step(
             break
         held = numbers[block + _END] + 1 - numbers[block + _START]
         if min(held, numbers[block + _WINDOW]) > numbers[block + _RING]:
-            edited[place] = ASKS  # more tokens than its limit
+            edited[place] |= ASKS  # more tokens than its limit
             continue
         _push(numbers, block, tokens[place], base)
         before = end
         end = _ban(numbers, block, base, rows[place] * stride, vocab_size, ban, end)
         if end > before:
-            edited[place] = 1
+            edited[place] |= EDITED
     counts[BAN] = end
 
 

@@ -11,7 +11,7 @@ from sglang_lp.edits import MAX_BIAS
 from sglang_lp.forms.arena import Arena
 from sglang_lp.forms.compiled import compiled
 from sglang_lp.forms.form import EditKind, Form
-from sglang_lp.forms.out import ASKS, BIAS, LACKS
+from sglang_lp.forms.out import ASKS, BIAS, EDITED, LACKS
 
 if TYPE_CHECKING:
     from sglang_lp.forms.arena import ArenaBlock
@@ -56,13 +56,13 @@ def _step(
         tokens = np.int64(numbers[block + _TOKENS])
         for which in range(many):
             if numbers[tokens + which] == newest[place]:
-                edited[place] = ASKS
-        if edited[place] == ASKS:
+                edited[place] |= ASKS
+        if edited[place] & ASKS:
             continue
         growth = np.int64(numbers[block + _GROWTH])
         power = 1.0
         for _ in range(np.int64(growths[growth + _POWER])):
-            power *= positions[place]
+            power *= positions[row]
         value = growths[growth + _BIAS] * power / growths[growth + _UNIT]
         value = max(-MAX_BIAS, min(MAX_BIAS, value))
         if value == 0.0:
@@ -70,7 +70,7 @@ def _step(
         for which in range(many):
             bias[end], values[end] = rows[place] * stride + numbers[tokens + which], value
             end += 1
-        edited[place] = 1
+        edited[place] |= EDITED
     counts[BIAS] = end
 
 
@@ -106,7 +106,7 @@ class GenLengthForm(Form):
             group.blocks,
             group.at,
             seen.tokens,
-            seen.positions,
+            group.positions(seen),
             seen.rows,
             seen.stride,
             out.bias,

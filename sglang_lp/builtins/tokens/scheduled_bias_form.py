@@ -9,7 +9,7 @@ import numpy as np
 from sglang_lp.forms.arena import Arena
 from sglang_lp.forms.compiled import compiled
 from sglang_lp.forms.form import EditKind, Form
-from sglang_lp.forms.out import ASKS, BIAS, LACKS
+from sglang_lp.forms.out import ASKS, BIAS, EDITED, LACKS
 
 if TYPE_CHECKING:
     from sglang_lp.forms.arena import ArenaBlock
@@ -50,9 +50,9 @@ def _step(
             break
         schedule = np.int64(numbers[block + _SCHEDULE])
         first, after = schedules[schedule + _FIRST], schedules[schedule + _AFTER]
-        position = np.float64(positions[place])
+        position = np.float64(positions[row])
         if position < first or position >= after:
-            edited[place] = ASKS
+            edited[place] |= ASKS
             continue
         low = schedules[schedule + _LOW]
         value = low + (schedules[schedule + _HIGH] - low) * (position - first) / (after - 1 - first)
@@ -62,7 +62,7 @@ def _step(
             token_id = np.int64(numbers[numbers[block + _TOKENS] + which])
             bias[end], values[end] = rows[place] * stride + token_id, value
             end += 1
-        edited[place] = 1
+        edited[place] |= EDITED
     counts[BIAS] = end
 
 
@@ -98,7 +98,7 @@ class ScheduledBiasForm(Form):
             self._schedules.numbers,
             group.blocks,
             group.at,
-            seen.positions,
+            group.positions(seen),
             seen.rows,
             seen.stride,
             out.bias,

@@ -8,7 +8,7 @@ import numpy as np
 
 from sglang_lp.forms.compiled import compiled
 from sglang_lp.forms.form import EditKind, Form
-from sglang_lp.forms.out import BAN, LACKS
+from sglang_lp.forms.out import BAN, EDITED, LACKS
 
 if TYPE_CHECKING:
     from sglang_lp.forms.arena import ArenaBlock
@@ -86,7 +86,7 @@ def _step(
             ban[end] = base + numbers[bans + which]
             end += 1
         if high > low:
-            edited[place] = 1
+            edited[place] |= EDITED
     counts[BAN] = end
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sglang_lp.forms.compiled import compiled
-from sglang_lp.forms.form import EditKind, Form
-from sglang_lp.forms.out import ASKS, FORCE, LACKS
+from sglang_lp.forms.form import FEWEST_STEPS, EditKind, Form
+from sglang_lp.forms.out import ASKS, FORCE, FORCED, LACKS
 
 if TYPE_CHECKING:
     from sglang_lp.forms.arena import ArenaBlock
@@ -43,17 +43,17 @@ def _step(
         return
     for row in range(len(blocks)):
         block, place = blocks[row], at[row]
-        position = positions[place]
+        position = positions[row]
         if position < numbers[block + _LENGTH]:
             token_id = np.int64(numbers[numbers[block + _SEQUENCE] + position])
         else:
             token_id = np.int64(numbers[block + _AFTER])
         if token_id < 0:
-            edited[place] = ASKS
+            edited[place] |= ASKS
             continue
         fill[end], force[end] = rows[place], rows[place] * stride + token_id
         end += 1
-        edited[place] = 2
+        edited[place] |= FORCED
     counts[FORCE] = end
 
 
@@ -71,6 +71,8 @@ class ForcedSequenceForm(Form):
 
     def block(self, request: Request, limit: int) -> ArenaBlock | None:  # noqa: ARG002 - it is a position
         params = request.params
+        if len(params.token_ids) < request.position + FEWEST_STEPS:
+            return None
         shared = self.arena.share(params.token_ids, lambda: params.token_ids)
         after = -1 if params.eos_token_ids is None else params.eos_token_ids[0]
         block = self.arena.take(3, (shared,))
@@ -82,7 +84,7 @@ class ForcedSequenceForm(Form):
             self.arena.numbers,
             group.blocks,
             group.at,
-            seen.positions,
+            group.positions(seen),
             seen.rows,
             seen.stride,
             out.fill,

@@ -63,13 +63,15 @@ class Words:
         lengths: From the state in which a word is complete to its number of tokens.
         total: Number of tokens of all words together.
         spare: Number of further tokens that may be needed before the first word.
+        telling: The tokens that begin a word.
         texts: The words as texts, if they were given as texts.
         spelled: From each state of ``texts`` in which a word is complete to the state in which its
             tokens are.
     """
 
     __slots__ = (
-        "automaton", "byte_runs", "lengths", "spare", "spelled", "texts", "total", "words",
+        "automaton", "byte_runs", "lengths", "spare", "spelled", "telling", "texts", "total",
+        "words",
     )  # fmt: skip
 
     def __init__(
@@ -80,6 +82,7 @@ class Words:
         vocabulary: Vocabulary | None,
     ) -> None:
         self.automaton = automaton_of(token_ids, lengths)
+        self.telling = frozenset(self.automaton.children[0])
         distinct = dict.fromkeys(split(token_ids, lengths))
         self.words = [self._word(token_ids) for token_ids in distinct]
         self.lengths = {word.end: len(word.token_ids) for word in self.words}
@@ -175,6 +178,11 @@ class MissingWords:
         self._unsettled = runs.unsettled(said)
         if added:
             self.is_open = self.missing < missing and token_id in runs.ids
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the output ends with no part of a word, and with no run of bytes."""
+        return not (self._state or self._said or self._unsettled or self.is_open)
 
     def begun(self) -> int:
         """Return how many tokens of the next missing word the output ends with."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sglang_lp.request import Request
     from sglang_lp.served_model import ServedModel
     from sglang_lp.text.banned import BannedTexts
+    from sglang_lp.text.pieces import Pieces
     from sglang_lp.text.vocabulary import Vocabulary
 
 # Few tokens contain a text of four characters, so the ban of a step stays short.
@@ -78,7 +79,7 @@ class _Marks:
     """The compiled texts around a call, as one text of the output shows them.
 
     Args:
-        tokens: The bytes of each token.
+        pieces: The tokens.
         starts: Texts that open a call, or a block of calls.
         end: The text that closes one call.
         block_end: The text that closes a block of calls; empty if there are no blocks.
@@ -88,14 +89,14 @@ class _Marks:
 
     def __init__(  # noqa: PLR0913, PLR0917 - called in one place
         self,
-        tokens: Sequence[bytes],
+        pieces: Pieces,
         starts: Sequence[str],
         end: str,
         block_end: str,
         banned: BannedTexts,
         lines: _JsonLineStarts | None,
     ) -> None:
-        self.tokens = tokens
+        self.tokens = tokens = pieces.of
         self.starts = frozenset(text.encode() for text in starts)
         self.end, self.block_end = end.encode(), block_end.encode()
         texts = sorted({*self.starts, self.end, self.block_end} - {b""}, key=len, reverse=True)
@@ -103,6 +104,10 @@ class _Marks:
         self.any = re.compile(b"|".join(patterns))
         self.longest = len(texts[0])
         self.banned, self.lines = banned, lines
+        self.first = frozenset(text[0] for text in texts)
+        found = pieces.containing([bytes([byte]) for byte in self.first])
+        #: The tokens that may hold the beginning of a text around a call.
+        self.telling = frozenset(found.tolist())
         #: Of the tokens that contain a start, those with other text before it.
         self.later = [
             token_id
@@ -131,6 +136,17 @@ class _Calls:
         self.is_over = self.at_start = False
         self.said = b""
         self.written = marks.banned.start
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a call can begin only with one of ``telling``."""
+        marks = self._marks
+        return marks.first.isdisjoint(self.said) and not (marks.lines and self.begun)
+
+    @property
+    def telling(self) -> frozenset[int]:
+        """The tokens that may hold the beginning of a text around a call."""
+        return self._marks.telling
 
     def read(self, token_id: int) -> None:
         """Follow one token."""
@@ -345,4 +361,4 @@ def _marks_of(  # noqa: PLR0913, PLR0917 - called in one place
     has_lines: bool,  # noqa: FBT001
 ) -> _Marks:
     lines = _json_lines_of(vocabulary) if has_lines else None
-    return _Marks(vocabulary.tokens, starts, end, block_end, banned, lines)
+    return _Marks(vocabulary.exact, starts, end, block_end, banned, lines)

@@ -21,11 +21,15 @@ from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.sampling import Steps
 from sglang_lp.server.scheduler.sglang_host import SglangHost
 from support.fakes.requests import Req
+from support.models.vocabularies import one_token_a_byte
 from support.settings import ROOT
 
 VOCAB = 300
 STEPS = 60
 SEEDS = 12
+#: Its first 256 tokens are bytes.
+THINK, END = 256, 257
+TOKENIZER = one_token_a_byte("<think>", "</think>", *(f"<{i}>" for i in range(258, VOCAB)))
 
 
 def some(rng, count):
@@ -101,10 +105,25 @@ def bans(rng):
 
 
 def budget(rng):
+    budget = rng.choice([0, 5, 20, 1000])
+    soft = rng.choice([None, None, budget // 4])
+    fewest = rng.choice([0, 0, budget if soft is None else soft])
+    eos = rng.choice([(), (9,), (5, 9)])
     return {
         "thinking_start_token_id": 3,
-        "thinking_end_token_id": 4,
-        "thinking_budget": rng.choice([0, 5, 20, 1000]),
+        **rng.choice([{"thinking_end_token_id": 4}, {"thinking_end_token_ids": [4, 6]}]),
+        "thinking_budget": budget,
+        "total_thinking_tokens": rng.choice([None, None, 30]),
+        "soft_thinking_budget": soft,
+        "soft_top_n": rng.choice([1, 5]),
+        "min_thinking_tokens": fewest,
+        "wait_token_id": rng.choice([None, 7]) if fewest else None,
+        "eos_token_ids": eos,
+        "min_answer_tokens": rng.choice([0, 20]) if eos else 0,
+        "new_line_token_id": rng.choice([None, 8]),
+        "closing_token_ids": rng.choice([(), (10, 11)]),
+        "max_pattern_size": rng.choice([None, None, 8]),
+        "force_reasoning": rng.random() < 0.5,
     }
 
 
@@ -120,7 +139,42 @@ def chain(rng):
     }
 
 
+def loop_breaker(rng):
+    size = rng.choice([1, 4, 64])
+    return {
+        "max_pattern_size": size,
+        "min_pattern_size": rng.choice([1, size]),
+        "min_count": rng.choice([2, 3]),
+        "action": rng.choice(["ban", "ban", "end", "truncate"]),
+        "min_new_share": rng.choice([None, None, None, 0.2]),
+    }
+
+
+def forced_words(rng):
+    words = [[rng.randrange(3, 30) for _ in range(rng.randrange(1, 5))] for _ in range(3)]
+    count = sum(map(len, words))
+    return {
+        "token_ids": [token_id for word in words for token_id in word],
+        "lengths": [*map(len, words)],
+        "eos_token_ids": rng.choice([[90], [91, 92]]),
+        "within_tokens": rng.choice([None, count, 30]),
+    }
+
+
+def tool_calls(rng):
+    return {
+        "max_tool_calls": rng.choice([1, 3]),
+        "tool_call_starts": rng.choice([["$$$$"], ["$%$%", "))))"]]),
+        "tool_call_end": "&&",
+        "eos_token_ids": [90],
+        "json_lines": rng.random() < 0.3,
+    }
+
+
 PARAMS = {
+    "ForcedWordsLogitProcessor": forced_words,
+    "ToolCallLimitLogitProcessor": tool_calls,
+    "LoopBreakerLogitProcessor": loop_breaker,
     "ChainLogitProcessor": chain,
     "ThinkingBudgetLogitProcessor": budget,
     "BadWordsLogitProcessor": bad_words,
@@ -139,7 +193,8 @@ LINKS = [
 
 
 def test_every_form_is_compared():
-    assert {kind.__name__ for kind in FORMS} < {*PARAMS}
+    compared = [getattr(builtins, name) for name in PARAMS]
+    assert {*FORMS.values()} == {FORMS[kind] for kind in compared if kind in FORMS}
 
 
 def get(req, token_id):
@@ -165,14 +220,15 @@ class Side:
         )
         self.reqs = []
 
-    def arrive(self, processor, params, prompt, resumed, limit):
-        req = Req(None, params, prompt=prompt)
+    def arrive(self, processor, params, *, tokenizer, prompt, resumed, skipped, limit):
+        req = Req(None, params, prompt=prompt, tokenizer=tokenizer)
         req.commit()
-        served = ServedModel(vocab_size=VOCAB)
+        served = ServedModel(tokenizer, VOCAB)
         made = prepare(getattr(builtins, processor)(), params, served)
         given = req.sampling_params.custom_params
         given["__req__"] = req
         req.sampling_params.max_new_tokens = limit
+        made = [one._replace(skipped=skipped) for one in made]
         host = SglangHost(req, self.pending)
         host.resumed = resumed
         attach_row(given, made, host)
@@ -254,12 +310,34 @@ class Game:
 
     def arrive(self, processor=None):
         processor = processor or self.rng.choice([*PARAMS])
-        params = PARAMS[processor](self.rng)
+        params = self.in_phases(processor, PARAMS[processor](self.rng))
+        has_texts = "tool_call_end" in str(params) or "where" in str(params)
+        tokenizer = TOKENIZER if has_texts else self.rng.choice([None, TOKENIZER])
         prompt = some(self.rng, self.rng.choice([1, 5, 40, 400]))
         resumed = self.rng.choice([0, 0, 0, len(prompt) // 3, len(prompt) - 1])
+        skipped = self.rng.choice([0, resumed])
         limit = self.rng.choice([1, 9, STEPS, STEPS, STEPS, 9 * STEPS])
         for side in self.sides:
-            side.arrive(processor, params, prompt, resumed, limit)
+            side.arrive(
+                processor,
+                params,
+                tokenizer=tokenizer,
+                prompt=prompt,
+                resumed=resumed,
+                skipped=skipped,
+                limit=limit,
+            )
+
+    def in_phases(self, processor, params):
+        """Let rules hold in a phase of the answer, or not."""
+        names = params.get("chain", [processor])
+        places = [f"{place}." for place in range(len(names))] if "chain" in params else [""]
+        phased = {
+            f"{place}where": self.rng.choice(["thinking", "answer"])
+            for place, name in zip(places, names, strict=True)
+            if "where" in getattr(builtins, name).Params.__struct_fields__
+        }
+        return {**params, **phased} if self.rng.random() < 0.3 else params
 
     def leave(self, place):
         one, other = (side.leave(place) for side in self.sides)
@@ -303,6 +381,7 @@ class Game:
         self.sides[1].step(logits, masked)
         assert torch.equal(edited[goes_on].view(torch.int32), logits[goes_on].view(torch.int32))
         likely = torch.rand_like(logits)
+        likely[:, [THINK, END]] += torch.rand(len(reqs), 2) * (rng.random() < 0.2)
         likely[:, 3:8] += 0.9 * (rng.random() < 0.6)
         for row, req in enumerate(reqs):
             known = [*req.origin_input_ids, *req.output_ids]
@@ -332,6 +411,7 @@ def test_forms_edit_as_rows_that_are_asked_one_by_one(caplog):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # everything is compiled anew
 @pytest.mark.parametrize("variable", ["NUMBA_BOUNDSCHECK", "NUMBA_DISABLE_JIT"])
 def test_forms_keep_to_their_arrays_and_are_right_without_a_compiler(variable, tmp_path):
     code = f"import runpy; print(sum(map(runpy.run_path({__file__!r})['play'], range({SEEDS}))))"

@@ -1,0 +1,162 @@
+"""Edits that stay the same until a position, or until a token that tells something new.
+
+Several built-ins are so at most of their steps: they ban the same tokens, or ask the device the
+same question. Their forms differ in when that is so, which Python decides when a row joins.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from sglang_lp.forms.bits import bits_of, has_bit
+from sglang_lp.forms.compiled import compiled
+from sglang_lp.forms.form import FEWEST_STEPS, EditKind, Form
+from sglang_lp.forms.out import ASK, ASKS, BAN, DECIDED, EDITED, LACKS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sglang_lp.forms.arena import ArenaBlock
+    from sglang_lp.forms.form import Group, Seen
+    from sglang_lp.forms.out import Out
+    from sglang_lp.request import Request
+
+__all__ = ["Held", "HeldForm", "HeldQuestion"]
+
+#: Numbers of a block: the position at which the row is asked; offset and size of the telling
+#: tokens, of the banned tokens and of the tokens of the question; its count and its forced token.
+_UNTIL, _TELLING, _BITS, _BANS, _MANY, _IDS, _SIZE, _COUNT, _TOKEN = range(9)
+_HEAD = 9
+_LAST = (1 << 31) - 1
+
+
+class HeldQuestion(NamedTuple):
+    """A question for the device: it forces a token if the answer is yes, and bans if it is no.
+
+    Attributes:
+        token_ids: Is one of these tokens,
+        most: among so many likeliest?
+        forced: The token.
+    """
+
+    token_ids: Sequence[int]
+    most: int
+    forced: int
+
+
+class Held(NamedTuple):
+    """The edits of a row.
+
+    Attributes:
+        until: The position from which on others may apply.
+        telling: The tokens after which others may apply.
+        banned: The banned tokens, each once.
+        question: The question, if there is one.
+    """
+
+    until: int
+    telling: frozenset[int]
+    banned: Sequence[int] = ()
+    question: HeldQuestion | None = None
+
+
+@compiled(
+    "void(int32[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64,"
+    " int64[::1], int64[::1], int64[:,::1], int64[::1], uint8[::1])"
+)
+def _step(
+    numbers: Any,
+    blocks: Any,
+    at: Any,
+    tokens: Any,
+    positions: Any,
+    rows: Any,
+    stride: Any,
+    ban: Any,
+    asked: Any,
+    questions: Any,
+    counts: Any,
+    edited: Any,
+) -> None:
+    """Repeat the edits of each row; a row whose edits may change is asked."""
+    end, now, width = counts[BAN], counts[ASK], questions.shape[1] - 3
+    for row in range(len(blocks)):
+        block, place = blocks[row], at[row]
+        bits, last = numbers[block + _TELLING], numbers[block + _BITS]
+        if positions[row] >= numbers[block + _UNTIL] or has_bit(numbers, bits, last, tokens[place]):
+            edited[place] |= ASKS
+            continue
+        many, size = np.int64(numbers[block + _MANY]), np.int64(numbers[block + _SIZE])
+        if end + many > len(ban) or size > width or (size and now >= len(asked)):
+            counts[LACKS] = 1
+            break
+        bans, ids = np.int64(numbers[block + _BANS]), np.int64(numbers[block + _IDS])
+        for which in range(many):
+            ban[end] = rows[place] * stride + numbers[bans + which]
+            end += 1
+        if many:
+            edited[place] |= EDITED
+        if size:
+            for which in range(width):
+                questions[now, which] = numbers[ids + (which if which < size else 0)]
+            questions[now, width] = numbers[block + _TOKEN]
+            questions[now, width + 1] = numbers[block + _COUNT]
+            questions[now, width + 2] = 0
+            asked[now] = rows[place]
+            now += 1
+            edited[place] |= DECIDED
+    counts[BAN], counts[ASK] = end, now
+
+
+class HeldForm(Form):
+    """Rows whose edits stay the same for a while."""
+
+    edits = EditKind.ASKS
+    comes_and_goes = True
+
+    @abstractmethod
+    def held(self, request: Request) -> Held | None:
+        """Return the edits of the next positions; ``None`` if the next step may need others.
+
+        Args:
+            request: The request as the processor sees it, with all tokens so far. The first step
+                that has these edits comes after its next token.
+        """
+
+    def asks(self, params: Any) -> int:
+        return self.most(params)
+
+    def block(self, request: Request, limit: int) -> ArenaBlock | None:  # noqa: ARG002 - nothing grows
+        held = self.held(request)
+        if held is None or held.until < request.position + FEWEST_STEPS:
+            return None
+        telling = held.telling
+        bits = self.arena.share(telling, lambda: bits_of(telling))
+        banned, (ids, most, forced) = held.banned, held.question or HeldQuestion((), 0, 0)
+        bans = self.arena.share((*banned,), lambda: banned)
+        asked = self.arena.share((*ids,), lambda: ids)
+        block = self.arena.take(_HEAD, (bits, bans, asked))
+        self.arena.of(block)[:] = (
+            *(min(held.until, _LAST), bits.at, bits.size, bans.at, len(banned)),
+            *(asked.at, len(ids), most, forced),
+        )
+        return block
+
+    def step(self, group: Group, seen: Seen, out: Out) -> None:
+        _step(
+            self.arena.numbers,
+            group.blocks,
+            group.at,
+            seen.tokens,
+            group.positions(seen),
+            seen.rows,
+            seen.stride,
+            out.ban,
+            out.asked,
+            out.questions,
+            out.counts,
+            out.edited,
+        )
