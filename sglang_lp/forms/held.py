@@ -135,9 +135,10 @@ class HeldForm(Form):
             return None
         telling = held.telling
         bits = self.arena.share(telling, lambda: bits_of(telling))
-        banned, (ids, most, forced) = held.banned, held.question or HeldQuestion((), 0, 0)
-        bans = self.arena.share((*banned,), lambda: banned)
-        asked = self.arena.share((*ids,), lambda: ids)
+        given, most, forced = held.question or HeldQuestion((), 0, 0)
+        banned, ids = (*held.banned,), (*given,)
+        bans = self.arena.share(banned, lambda: banned)
+        asked = self.arena.share(ids, lambda: ids)
         block = self.arena.take(_HEAD, (bits, bans, asked))
         self.arena.of(block)[:] = (
             *(min(held.until, _LAST), bits.at, bits.size, bans.at, len(banned)),

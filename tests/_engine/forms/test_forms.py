@@ -15,6 +15,8 @@ from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.forms.forms import Forms
 from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp.builtins.known_forms import FORMS
+from sglang_lp.edits.ids import LONG, lasting
+from sglang_lp.forms.held import Held, HeldForm, HeldQuestion
 from sglang_lp.links import prepare
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.scheduler.pending import PendingResults
@@ -450,6 +452,29 @@ def test_rows_of_a_form_that_fails_are_asked_one_by_one_from_then_on(caplog):
 
     assert Fails.steps == 5
     assert [record.exc_text.endswith("no more") for record in caplog.records] == [True]
+
+
+class Lasting(HeldForm):
+    """Holds edits with so many tokens that they are kept as :class:`Ids`."""
+
+    def fits(self, params, vocab_size):
+        return True
+
+    def most(self, params):
+        return LONG
+
+    def held(self, request):
+        ids = lasting([*range(LONG)])
+        return Held(100, frozenset((1,)), ids, HeldQuestion(ids, 1, 5))
+
+
+def test_a_row_that_holds_many_tokens_has_a_block():
+    form = Lasting()
+
+    block = form.block(SimpleNamespace(position=0), 100)
+
+    _, bans, asked = block.kept
+    assert form.arena.of(bans).tolist() == form.arena.of(asked).tolist() == [*range(LONG)]
 
 
 def test_a_server_without_numba_says_so_in_one_line_and_asks_every_row(monkeypatch, caplog):
