@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.builtins.thinking.progress import ThinkingState
 from sglang_lp.builtins.thinking.rules import LONGEST_SLEEP, close_by, tokens_left
+from sglang_lp.errors import RequestError
 from sglang_lp.forms.held import Held, HeldForm, HeldQuestion
 from sglang_lp.text.characters import MOST_LACKING, entering, is_inside
 from sglang_lp.text.vocabulary import vocabulary_of
@@ -88,10 +90,11 @@ def _closing_well(request: Request, until: int) -> Held | None:
     if new_line is not None:
         telling = _with(telling, frozenset((new_line,)))
     if request.tokenizer is not None:
-        vocabulary = vocabulary_of(request.tokenizer)
-        if is_inside(vocabulary, request.output_ids):
-            return None
-        telling = _with(telling, entering(vocabulary))
+        with suppress(RequestError):  # no bytes are known: no token ends inside a character
+            vocabulary = vocabulary_of(request.tokenizer)
+            if is_inside(vocabulary, request.output_ids):
+                return None
+            telling = _with(telling, entering(vocabulary))
     question = HeldQuestion(finder.closing_signs[0], params.soft_top_n, finder.next_token[0])
     return Held(until, telling, finder.others, question)
 

@@ -15,13 +15,16 @@ from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.forms.forms import Forms
 from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp.builtins.known_forms import FORMS
+from sglang_lp.builtins.thinking.budget_form import _closing_well
 from sglang_lp.edits.ids import LONG, lasting
+from sglang_lp.errors import RequestError
 from sglang_lp.forms.held import Held, HeldForm, HeldQuestion
 from sglang_lp.links import prepare
 from sglang_lp.served_model import ServedModel
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.sampling import Steps
 from sglang_lp.server.scheduler.sglang_host import SglangHost
+from sglang_lp.text.vocabulary import vocabulary_of
 from support.fakes.requests import Req
 from support.models.vocabularies import one_token_a_byte
 from support.settings import ROOT
@@ -475,6 +478,24 @@ def test_a_row_that_holds_many_tokens_has_a_block():
 
     _, bans, asked = block.kept
     assert form.arena.of(bans).tolist() == form.arena.of(asked).tolist() == [*range(LONG)]
+
+
+def test_a_budget_that_closes_well_has_a_block_where_no_bytes_are_known():
+    tokenizer = object()
+    with pytest.raises(RequestError):
+        vocabulary_of(tokenizer)
+    telling = frozenset((4,))
+    finder = SimpleNamespace(telling=telling, others=[], closing_signs=[[4]], next_token=[4])
+    request = SimpleNamespace(
+        params=SimpleNamespace(new_line_token_id=None, soft_top_n=1),
+        state=SimpleNamespace(finder=finder, newest=9),
+        tokenizer=tokenizer,
+        output_ids=[9],
+    )
+
+    held = _closing_well(request, 50)
+
+    assert held == Held(50, telling, [], HeldQuestion([4], 1, 4))
 
 
 def test_a_server_without_numba_says_so_in_one_line_and_asks_every_row(monkeypatch, caplog):
