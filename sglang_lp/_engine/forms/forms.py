@@ -49,6 +49,7 @@ _LONGEST_SLEEP = 1_024
 _BANNING = {EditKind.BANS, EditKind.ASKS}
 
 _FAILED = "sglang-lp: the forms of a batch failed; its rows are asked one by one from now on"
+_CANNOT_JOIN = "sglang-lp: a request cannot run by forms, and is asked by itself; others likewise"
 
 
 class Forms:
@@ -72,6 +73,7 @@ class Forms:
         self._rows: Sequence[Row | None] = ()
         self._members = Members((), self._slots)
         self._left = 0
+        self._has_told = False
         self._ended: Any = np.empty((0, 4), np.int64)
 
     @property
@@ -194,10 +196,16 @@ class Forms:
         if len(found) + len(self._members.rows) < self._fewest:
             return
         for row, turns in found:
-            if _fit(row, turns, step.vocab_size):
-                self._join(row, turns)
-            else:
-                row.may_form = _may_fit_later(turns)
+            try:
+                if _fit(row, turns, step.vocab_size):
+                    self._join(row, turns)
+                else:
+                    row.may_form = _may_fit_later(turns)
+            except Exception:
+                row.form, row.wake, row.may_form = None, 0, False
+                if not self._has_told:  # else each such request writes a line
+                    self._has_told = True
+                    logger.exception(_CANNOT_JOIN)
         self._gather(step.rows)
 
     def _join(self, row: Row, turns: Sequence[tuple[Turn, Form]]) -> None:

@@ -55,8 +55,8 @@ def end_request(
         begun: Whether SGLang may have begun with the request. If not, SGLang computes one token of
             an empty prompt, which the client does not get.
         kept: ``None`` to end the request when SGLang processes its next, or its pending, result;
-            the client gets the tokens that are processed already. A number ends it now, unless an
-            error has ended it already; it is the most output tokens that the client gets.
+            the client gets the tokens that are processed already. A number ends it now. Either
+            way the first error stays; a number is the most output tokens that the client gets.
     """
     from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
@@ -69,7 +69,12 @@ def end_request(
             req.finished_reason = reason
             withhold(req, kept)
         elif begun:
-            setattr(reason, _KEPT, len(getattr(req, "output_ids", ())))
+            processed = len(getattr(req, "output_ids", ()))
+            first = getattr(req, "to_finish", None)
+            if isinstance(first, FINISH_ABORT):  # the first error tells the cause
+                setattr(first, _KEPT, min(processed, getattr(first, _KEPT, processed)))
+                return None
+            setattr(reason, _KEPT, processed)
             req.to_finish = reason
         else:
             setattr(reason, _KEPT, 0)

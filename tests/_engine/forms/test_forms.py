@@ -457,6 +457,31 @@ def test_rows_of_a_form_that_fails_are_asked_one_by_one_from_then_on(caplog):
     assert [record.exc_text.endswith("no more") for record in caplog.records] == [True]
 
 
+class CannotJoin(FORMS[builtins.DRYLogitProcessor]):
+    """Fails for a row with a window of 9."""
+
+    def block(self, request, limit):
+        if request.params.dry_penalty_last_n == 9:
+            raise RuntimeError("not this one")
+        return super().block(request, limit)
+
+
+def test_a_row_that_cannot_join_is_asked_by_itself_and_the_others_run_by_forms(caplog):
+    game = Game(0, {builtins.DRYLogitProcessor: CannotJoin})
+    lasting = set()
+    while len(lasting) < 2:
+        game.arrive("DRYLogitProcessor")
+        newest = game.reqs[-1].sampling_params
+        if newest.max_new_tokens > STEPS:
+            lasting.add(newest.custom_params["dry_penalty_last_n"] == 9)
+
+    for _ in range(9):
+        game.step()
+
+    assert game.formed > 0
+    assert [record.exc_text.endswith("not this one") for record in caplog.records] == [True]
+
+
 class Lasting(HeldForm):
     """Holds edits with so many tokens that they are kept as :class:`Ids`."""
 

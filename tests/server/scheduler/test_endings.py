@@ -251,3 +251,15 @@ def test_the_logprob_of_a_withheld_first_token_is_not_sent():
         req.output_ids.extend([10, 11])
         withhold(req, kept)
         assert (req.finished_len, req.return_logprob) == (kept, is_sent)
+
+
+def test_the_first_error_of_a_request_stands_and_no_token_of_a_failed_step_is_kept():
+    req = request()
+    req.output_ids.extend([10])
+    req.to_finish = left = FINISH_ABORT("the client left")
+    end_request(req, ProcessorFault("it failed"))
+    assert req.to_finish is left
+
+    commit(req, 11)
+    assert req.finished_reason is left
+    assert [*req.output_ids_through_stop] == [10]
