@@ -53,7 +53,7 @@ class VerifyStep:
         self._device = device
         steps = Steps(pending)
         trees = TreeSteps(steps)
-        self._capture, self._verify = trees.capture, trees.verify
+        self._capture, self._verify, self._end = trees.capture, trees.verify, steps.end_step
         self._waiting: Sequence[list[int]] = [[] for _ in self.batch.requests]
         self._ahead: Sequence[list[int]] = self.batch.coming(self._nodes - 1)
         self._queue: list[Any] = []
@@ -107,11 +107,12 @@ class VerifyStep:
         )
 
     def run(self) -> None:
-        """Call both hooks, and the mask that the second one returns."""
+        """Call the hooks of a step, and the mask that the second one returns, if any row wakes."""
         self._capture(None, self._sglangs, is_verify=True)
         changed = self._verify(self._sglangs.spec_info, self._sglangs, None)
-        assert changed is not None  # there are processors
-        changed[0][3].apply(self.logits)
+        if changed is not None:
+            changed[0][3].apply(self.logits)
+        self._end()
 
     def histories(self) -> list[list[int]]:
         """Return for each row of the logits the tokens generated before it."""
