@@ -56,7 +56,8 @@ def end_request(
             an empty prompt, which the client does not get.
         kept: ``None`` to end the request when SGLang processes its next, or its pending, result;
             the client gets the tokens that are processed already. A number ends it now. Either
-            way the first error stays; a number is the most output tokens that the client gets.
+            way the first error stays, unless only a later one is the client's; a number is the most
+            output tokens that the client gets.
     """
     from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
@@ -71,7 +72,7 @@ def end_request(
         elif begun:
             processed = len(getattr(req, "output_ids", ()))
             first = getattr(req, "to_finish", None)
-            if isinstance(first, FINISH_ABORT):  # the first error tells the cause
+            if isinstance(first, FINISH_ABORT) and not _explains(coded, error_of(first)):
                 setattr(first, _KEPT, min(processed, getattr(first, _KEPT, processed)))
                 return None
             setattr(reason, _KEPT, processed)
@@ -92,6 +93,11 @@ def end_request(
     except Exception:  # the request has its end
         logger.exception("sglang-lp: the end of a request is not logged or not counted")
     return None
+
+
+def _explains(later: Coded, first: Coded | None) -> bool:
+    """Tell whether a later error is the client's, and explains one that seemed the server's."""
+    return first is not None and later.by_client and not first.by_client
 
 
 def _log(req: Any, error: Coded) -> None:

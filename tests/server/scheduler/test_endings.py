@@ -263,3 +263,12 @@ def test_the_first_error_of_a_request_stands_and_no_token_of_a_failed_step_is_ke
     commit(req, 11)
     assert req.finished_reason is left
     assert [*req.output_ids_through_stop] == [10]
+
+
+def test_an_error_of_the_client_explains_an_earlier_one_of_the_server_and_not_the_reverse():
+    ours, own = ProcessorFault("no token is left"), Unsupported("logit_bias: expected others")
+    for errors in ([ours, own], [own, ours]):
+        req = request()
+        for error in errors:
+            end_request(req, error)
+        assert req.to_finish.status_code == 400
