@@ -191,7 +191,8 @@ class _Calls:
         marks = self._marks
         if mark in marks.starts:
             self.begun += not self.at_start
-            self.at_start, self.is_over = True, False
+            # Behind an open tag comes a name: SGLang's parsers read a start there as a name, too.
+            self.at_start, self.is_over = not _is_open(mark), False
         elif mark not in {marks.end, marks.block_end}:  # another line of JSON
             self.begun += bool(self.begun)
         elif self.begun:
@@ -349,6 +350,11 @@ class ToolCallLimitLogitProcessor(LogitProcessor):
         params = request.params
         begun = max(calls.begun for calls in request.state)
         return f"{begun} of {params.max_tool_calls} tool calls have begun"
+
+
+def _is_open(start: bytes) -> bool:
+    """Tell whether a start is a tag that goes on, such as ``<function=``."""
+    return start.startswith(b"<") and not start.endswith(b">")
 
 
 @shared_by_copies

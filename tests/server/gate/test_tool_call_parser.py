@@ -272,6 +272,18 @@ def count_of(name, text, *, streamed):
     return sum(bool(call.name) for call in [*found, *parser.parse_stream_end()[1]])
 
 
+@pytest.mark.parametrize("name", ["qwen3_coder", "step3p5", "nanbeige"])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_start_behind_an_open_tag_is_another_call(name, streamed):
+    """In a stream SGLang's parser takes ``<tool_call`` here for the name of a first function."""
+    before, call, after = SAMPLES[name]
+    text = f"<function={before}{call % 'Paris'}{after}"
+    pieces = _PIECES.findall(text)
+
+    assert count_of(name, text, streamed=True) == 2
+    assert count_of(name, limited(name, pieces, [False] * len(pieces)), streamed=streamed) <= 1
+
+
 @pytest.mark.parametrize("name", SAMPLES)
 @settings(max_examples=settings().max_examples // 4, deadline=None)
 @given(some=st.randoms(use_true_random=False))
