@@ -27,8 +27,8 @@ class Out:
         counts: How many entries of each kind there are.
         asked: Rows in which the device decides whether a token is forced.
         questions: For each of these rows, as
-            :class:`~sglang_lp._engine.apply.deciding.Decisions` packs it: tokens, the token that is
-            forced if one of them is among so many likeliest, that number, and 0.
+            :class:`~sglang_lp._engine.apply.deciding.DeviceQuestions` packs it: tokens,
+            the token that is forced if one of them is among so many likeliest, that number, and 0.
         edited: For each row of the forms the bits of its edits.
         marks: For each token the row that biased it last, as a number that no other row has, and
             the place in ``bias``; shape ``(vocab, 2)``.

@@ -191,7 +191,7 @@ class _Calls:
         marks = self._marks
         if mark in marks.starts:
             self.begun += not self.at_start
-            # Behind an open tag comes a name: SGLang's parsers read a start there as a name, too.
+            # A name follows an open tag. SGLang's parsers read even a start there as a name.
             self.at_start, self.is_over = not _is_open(mark), False
         elif mark not in {marks.end, marks.block_end}:  # another line of JSON
             self.begun += bool(self.begun)

@@ -367,7 +367,7 @@ class Game:
         """Edit the same logits on both sides, and sample from them.
 
         A request at its limit leaves once its last token is there. In the step before, its row is
-        one of the batch, and what is sampled from it is dropped.
+        one of the batch, and its sampled token is dropped.
         """
         for place in reversed(range(len(self.reqs))):
             if self.reqs[place].finished():
