@@ -168,7 +168,7 @@ class _Req(Req):
     def __init__(self, processor: str, params: Mapping[str, Any], prompt: Sequence[int]) -> None:
         own = pickle.loads(pickle.dumps(dict(params)))
         super().__init__(processor, own, prompt=prompt, vocab_size=VOCAB)
-        # SGLang's own class, because checks of another one take longer.
+        # SGLang's class: the gate checks it faster than a namespace.
         given = self.sampling_params.custom_params
         self.sampling_params: Any = SamplingParams(max_new_tokens=None, custom_params=given)
         self.sampling_params.normalize(None)
