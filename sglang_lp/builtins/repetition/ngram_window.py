@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _SMALL = 96
 
 #: Most tokens of a prompt whose n-grams are entered as those of the output are, which takes less
-#: time than an index (benchmarks/cost/arrivals).
-_FEW = 96
+#: time than an index (benchmarks/cost/arrivals). A window of at most ``_SMALL`` never has an index.
+_FEW = 48
 
 #: Bytes of a token.
 _WIDTH = 8
@@ -149,7 +149,7 @@ class Window:
         #: Number of tokens, of entered tokens, and of tokens in the index of the prompt.
         self._end = self._entered = self._prompt_end = self._start
         few = end - self._start
-        if few > _FEW:
+        if few > _FEW and window_size > _SMALL:
             self._text = index_of(prompt_ids, self._start, self._before, self._probe_size)
             self._last_new_probe_end += self._text.last_new_probe_end
             self._end = self._entered = self._prompt_end = end
@@ -246,7 +246,7 @@ class Window:
         """Record one more follower of n - 1 tokens."""
         known = self._followers[key]
         if isinstance(known, int):
-            (other,) = _tokens(history, known, known + 1)
+            other = _token(history, known)
             if other == token_id:
                 self._followers[key] = place
             else:
@@ -265,8 +265,7 @@ class Window:
             if known == place:  # nearly always
                 del followers[key]
             elif isinstance(known, _Followers):
-                (token_id,) = _tokens(history, place, place + 1)
-                known.leave(token_id, place)
+                known.leave(_token(history, place), place)
                 if not known.places:
                     del followers[key]
 
@@ -378,6 +377,12 @@ class DraftedWindow:
     ) -> Sequence[Collection[int]]:
         """Return the tokens that would complete an n-gram, as the window does."""
         return self._window.banned_at(history, self._begin, self._end, vocab_size)
+
+
+def _token(history: Request | CountedTokens, place: int) -> int:
+    """Return the token with an index."""
+    split = len(history.prompt_ids)
+    return history.prompt_ids[place] if place < split else history.output_ids[place - split]
 
 
 def _tokens(history: Request | CountedTokens, start: int, stop: int) -> array[int]:
