@@ -35,7 +35,7 @@ class Flags(NamedTuple):
     @classmethod
     def of(cls, processor: Any) -> Self:
         """Read the flags of a processor. One that needs no tokens copes without the newest."""
-        name, needs, lag, *others = _read(processor)
+        name, needs, lag, *others = _READ(processor)
         return cls(str(name), needs, needs is not _TOKENS or lag, *others)
 
     @property
@@ -61,5 +61,5 @@ class Flags(NamedTuple):
 
 #: Looked up once and not for each row: a member of an enumeration is a slow attribute.
 _TOKENS = History.TOKENS
-_read = attrgetter(*Flags._fields)
+_READ = attrgetter(*Flags._fields)
 _RULES = tuple(hint.__metadata__[0] for hint in get_type_hints(Flags, include_extras=True).values())
