@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Annotated, Any, NamedTuple, Self, get_type_hints
 
 from sglang_lp.request import History
@@ -34,8 +35,8 @@ class Flags(NamedTuple):
     @classmethod
     def of(cls, processor: Any) -> Self:
         """Read the flags of a processor. One that needs no tokens copes without the newest."""
-        name, needs, lag, *others = (getattr(processor, field) for field in cls._fields)
-        return cls(str(name), needs, needs is not History.TOKENS or lag, *others)
+        name, needs, lag, *others = _READ(processor)
+        return cls(str(name), needs, needs is not _TOKENS or lag, *others)
 
     @property
     def in_phase(self) -> Self:
@@ -58,4 +59,7 @@ class Flags(NamedTuple):
         return row
 
 
+#: Looked up once and not for each row: a member of an enumeration is a slow attribute.
+_TOKENS = History.TOKENS
+_READ = attrgetter(*Flags._fields)
 _RULES = tuple(hint.__metadata__[0] for hint in get_type_hints(Flags, include_extras=True).values())

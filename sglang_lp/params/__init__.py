@@ -17,7 +17,12 @@ from msgspec import Meta
 
 from sglang_lp.errors import InvalidParameter, RequestError, shown
 from sglang_lp.params.messages import translated, unknown
-from sglang_lp.params.schema import can_change, fields_without_limit, float_fields, token_fields
+from sglang_lp.params.schema import (
+    changing_fields,
+    fields_without_limit,
+    float_fields,
+    token_fields,
+)
 
 __all__ = [
     "MAX_INT",
@@ -255,17 +260,20 @@ def unshared(params: Any) -> Any:
 
     Returns:
         Parameters with copies of all lists, dicts and sets, however deep; ``params`` itself if
-        the types of its fields allow none.
+        there are none.
     """
     if isinstance(params, msgspec.Struct):
-        if not can_change(type(params)):
+        changed = {}
+        for name in changing_fields(type(params)):
+            value = getattr(params, name)
+            if (own := unshared(value)) is not value:
+                changed[name] = own
+        if not changed and params.__struct_config__.frozen:
             return params
-        own = copy.copy(params)
-        for name in own.__struct_fields__:
-            value = getattr(own, name)
-            if type(value) not in _PLAIN:  # most are: a request waits for this
-                msgspec.structs.force_setattr(own, name, unshared(value))
-        return own
+        copied = copy.copy(params)
+        for name, own in changed.items():
+            msgspec.structs.force_setattr(copied, name, own)
+        return copied
     if isinstance(params, dict):
         return {key: unshared(value) for key, value in params.items()}
     if type(params) in {list, tuple}:

@@ -28,8 +28,8 @@ def float_fields(params_type: type[msgspec.Struct]) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=256)
-def can_change(params_type: type[msgspec.Struct]) -> bool:
-    """Tell whether parameters of this type, or lists, dicts and sets in them, can change."""
+def changing_fields(params_type: type[msgspec.Struct]) -> tuple[str, ...]:
+    """Return the parameters whose values, or lists, dicts and sets in them, may change."""
     types = msgspec.inspect
     unchanging = (
         types.NoneType,
@@ -46,8 +46,7 @@ def can_change(params_type: type[msgspec.Struct]) -> bool:
         types.UnionType,
         types.Metadata,
     )
-    changes = any(_fields_with(lambda kind: not isinstance(kind, unchanging), params_type))
-    return changes or not params_type.__struct_config__.frozen
+    return tuple(_fields_with(lambda kind: not isinstance(kind, unchanging), params_type))
 
 
 def _fields_with(wanted: Callable[[Any], bool], params_type: type[msgspec.Struct]) -> Iterator[str]:

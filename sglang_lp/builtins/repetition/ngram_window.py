@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 #: it bounds what a step in which many rows wake enters (benchmarks/cost, ngram-30-90).
 _SMALL = 96
 
+#: Most tokens of a prompt whose n-grams are entered as those of the output are, which takes less
+#: time than an index (benchmarks/cost/arrivals). A window of at most ``_SMALL`` never has an index.
+_FEW = 48
+
 #: Bytes of a token.
 _WIDTH = 8
 
@@ -63,8 +67,8 @@ class Window:
 
     Tokens are read from the request and have an index: the first of the prompt has 0. The n-grams
     of the prompt are in a :class:`NgramIndex`, which copies of the prompt share. The n-grams of the
-    output are in a dict: from the bytes of n - 1 tokens to the index of their follower, or to
-    several. It has at most as many entries as the window has tokens.
+    output, and of few tokens of a prompt, are in a dict: from the bytes of n - 1 tokens to the
+    index of their follower, or to several. It has at most as many entries as the window has tokens.
 
     A *probe* is a sequence of a third as many tokens. An n-gram cannot come again unless its probes
     do, so a probe that is new to the window makes the window ``QUIET``: no token completes an
@@ -95,6 +99,7 @@ class Window:
         "_entered",
         "_followers",
         "_keys",
+        "_largest",
         "_last_new_probe_end",
         "_probe_keys",
         "_probe_size",
@@ -126,13 +131,14 @@ class Window:
         #: Tokens of an n-gram without its last token, and of a probe.
         self._before = ngram_size - 1
         self._probe_size = (ngram_size + 1) // 3
-        #: Number of tokens, of entered tokens, and of the prompt's tokens.
-        self._end = self._entered = self._prompt_end = len(prompt_ids)
-        #: Index of the first token of ``_text``.
-        self._start = max(0, self._end - self._window)
-        self._text: NgramIndex = index_of(prompt_ids, self._start, self._before, self._probe_size)
+        end = len(prompt_ids)
+        #: Index of the first token that counts, and the index of these tokens of the prompt.
+        self._start = max(0, end - self._window)
+        self._text: NgramIndex | None = None
         #: Index after the newest probe that was new to the window.
-        self._last_new_probe_end = self._start + self._text.last_new_probe_end
+        self._last_new_probe_end = self._start
+        #: The largest token of a prompt without an index: a pad value of an image, perhaps.
+        self._largest = 0
         #: From the bytes of n - 1 tokens of the output to the index of their follower, or several.
         self._followers: dict[bytes, int | _Followers] = {}
         #: For each probe of the output the index after its last occurrence.
@@ -140,6 +146,17 @@ class Window:
         #: The keys of the entered tokens of the window, oldest first.
         self._keys: deque[bytes] = deque()
         self._probe_keys: deque[bytes] = deque()
+        #: Number of tokens, of entered tokens, and of tokens in the index of the prompt.
+        self._end = self._entered = self._prompt_end = self._start
+        few = end - self._start
+        if few > _FEW and window_size > _SMALL:
+            self._text = index_of(prompt_ids, self._start, self._before, self._probe_size)
+            self._last_new_probe_end += self._text.last_new_probe_end
+            self._end = self._entered = self._prompt_end = end
+        elif few:
+            token_ids = prompt_ids[self._start :]
+            self._largest = max(token_ids)
+            self.slide(CountedTokens(prompt_ids, ()), token_ids)
 
     def __repr__(self) -> str:
         return (
@@ -191,7 +208,8 @@ class Window:
             probe_keys.append(key)
         # As a part of an n-gram of the window, a probe begins in it.
         outside = probe_size - self._window
-        if fresh and not self._text.has_probe(array("q", fresh), last + outside - self._start):
+        since = last + outside - self._start
+        if fresh and not (self._text and self._text.has_probe(array("q", fresh), since)):
             self._last_new_probe_end = last
         for number in range(end - len(probe_keys) + 1, end + outside + 1):
             left = probe_keys.popleft()
@@ -228,7 +246,7 @@ class Window:
         """Record one more follower of n - 1 tokens."""
         known = self._followers[key]
         if isinstance(known, int):
-            (other,) = _tokens(history, known, known + 1)
+            other = _token(history, known)
             if other == token_id:
                 self._followers[key] = place
             else:
@@ -247,8 +265,7 @@ class Window:
             if known == place:  # nearly always
                 del followers[key]
             elif isinstance(known, _Followers):
-                (token_id,) = _tokens(history, place, place + 1)
-                known.leave(token_id, place)
+                known.leave(_token(history, place), place)
                 if not known.places:
                     del followers[key]
 
@@ -281,8 +298,8 @@ class Window:
         token_ids = _tokens(history, begin - before, end)
         newest = token_ids[end - begin :]
         found: list[Collection[int]] = []
-        if oldest < self._prompt_end:
-            found.extend(self._from_prompt(newest, oldest - self._start, vocab_size))
+        if self._text and oldest < self._prompt_end:
+            found.extend(self._from_prompt(self._text, newest, oldest - self._start, vocab_size))
         known = self._followers.get(newest.tobytes())
         if isinstance(known, int):
             if known >= oldest:
@@ -292,6 +309,8 @@ class Window:
                 found.append(known.ids)
             else:
                 found.append([i for i, place in known.places.items() if place >= oldest])
+        if self._largest >= vocab_size:
+            found = [[one for one in ids if one < vocab_size] for ids in found]
         if begin < end:
             found.extend(self._from_draft(token_ids, newest))
         return found
@@ -308,10 +327,10 @@ class Window:
                 yield (token_id,)
 
     def _from_prompt(
-        self, newest: array[int], since: int, vocab_size: int
+        self, text: NgramIndex, newest: array[int], since: int, vocab_size: int
     ) -> Iterator[Collection[int]]:
         """Yield the followers in the prompt, at index ``since`` of its text or later."""
-        group = self._text.followers(newest)
+        group = text.followers(newest)
         if group is None:
             return
         if isinstance(group.places, list):
@@ -321,7 +340,7 @@ class Window:
                 if place >= since and token_id < vocab_size and token_id not in self._whitelist
             ]
         else:
-            yield from self._text.followers_since(group, since, self._whitelist, vocab_size)
+            yield from text.followers_since(group, since, self._whitelist, vocab_size)
 
 
 class DraftedWindow:
@@ -358,6 +377,12 @@ class DraftedWindow:
     ) -> Sequence[Collection[int]]:
         """Return the tokens that would complete an n-gram, as the window does."""
         return self._window.banned_at(history, self._begin, self._end, vocab_size)
+
+
+def _token(history: Request | CountedTokens, place: int) -> int:
+    """Return the token with an index."""
+    split = len(history.prompt_ids)
+    return history.prompt_ids[place] if place < split else history.output_ids[place - split]
 
 
 def _tokens(history: Request | CountedTokens, start: int, stop: int) -> array[int]:

@@ -30,13 +30,15 @@ if TYPE_CHECKING:
 
     from sglang_lp.processor import LogitProcessor
 
+_NO_IDS: frozenset[int] = frozenset()
 #: Fields that can end an answer within a text.
 _STOPS = ("stop", "stop_regex", "ignore_eos")
 #: Names of these in SGLang's ``SamplingParams`` that differ from those of a request.
 _RENAMED = {"stop": "stop_strs", "stop_regex": "stop_regex_strs"}
 
+_FIELD_KEYS = frozenset(FIELD_KEYS.values())
 #: Reserved keys that hold the values of other fields.
-_ASKS = frozenset({BUDGET_FIELD, EFFORT, *FIELD_KEYS.values()})
+_ASKS = frozenset({BUDGET_FIELD, EFFORT, *_FIELD_KEYS})
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,9 @@ class Intake:
     @property
     def fields(self) -> tuple[tuple[str, Any], ...]:
         """Other engines' fields that the request has, each with its value."""
-        found = self.custom_params if isinstance(self.custom_params, Mapping) else {}
+        found = self.custom_params
+        if not isinstance(found, Mapping) or _FIELD_KEYS.isdisjoint(found):  # nearly always
+            return ()
         return tuple((name, found[key]) for name, key in FIELD_KEYS.items() if key in found)
 
     def asked(
@@ -261,7 +265,7 @@ def _ending(get: Callable[[str], Any]) -> dict[str, Any]:
     return {
         "grammar": next((name for name in GRAMMARS if get(name) is not None), None),
         "stopped_by": next((name for name in _STOPS if get(name)), None),
-        "stop_token_ids": frozenset(filter(_is_id, ids)) if is_list else frozenset(),
+        "stop_token_ids": frozenset(filter(_is_id, ids)) if is_list else _NO_IDS,
     }
 
 

@@ -160,11 +160,8 @@ def _check_count(custom_params: Mapping[Any, Any]) -> None:
 
 
 def _reserved(custom_params: Mapping[Any, Any]) -> frozenset[str]:
-    return frozenset(
-        key
-        for key in custom_params
-        if isinstance(key, str) and (key == _REQUEST or key.startswith(_PREFIX))
-    )
+    names = [key for key in custom_params if isinstance(key, str)]
+    return frozenset([key for key in names if key == _REQUEST or key.startswith(_PREFIX)])
 
 
 def _fits(key: str, value: object, req: object) -> bool:

@@ -31,27 +31,23 @@ def may_spoil(sampling: Any, vocab_size: int | None) -> bool:
         sampling: SGLang's ``SamplingParams``, or ``None``.
         vocab_size: Number of logits in a row; ``None`` if unknown.
     """
-    divisor = 1.0
-    factors = (
-        getattr(sampling, "repetition_penalty", 1.0),
-        getattr(sampling, "temperature", 1.0),
-    )
-    for value in factors:
-        if not (_is_within(value, LARGEST) and value > 0):
-            return True
-        divisor *= min(value, 1.0)
-    added = (
-        getattr(sampling, "frequency_penalty", 0.0),
-        getattr(sampling, "presence_penalty", 0.0),
-    )
-    biases = getattr(sampling, "logit_bias", None) or {}
+    repetition = getattr(sampling, "repetition_penalty", 1.0)
+    temperature = getattr(sampling, "temperature", 1.0)
+    if not (
+        _is_within(repetition, LARGEST)
+        and _is_within(temperature, LARGEST)
+        and repetition > 0
+        and temperature > 0
+        and min(repetition, 1.0) * min(temperature, 1.0) >= SMALLEST
+        and _is_within(getattr(sampling, "frequency_penalty", 0.0), _PENALTY)
+        and _is_within(getattr(sampling, "presence_penalty", 0.0), _PENALTY)
+    ):
+        return True
+    biases = getattr(sampling, "logit_bias", None)
+    if biases and not all(_is_within(bias, LARGEST) for bias in biases.values()):
+        return True
     ends = len(getattr(sampling, "stop_token_ids", None) or ())
-    return (
-        divisor < SMALLEST
-        or not all(_is_within(penalty, _PENALTY) for penalty in added)
-        or not all(_is_within(bias, LARGEST) for bias in biases.values())
-        or (may_mask(sampling) and ends > 0 and ends + _ENDS >= (vocab_size or 0))
-    )
+    return may_mask(sampling) and ends > 0 and ends + _ENDS >= (vocab_size or 0)
 
 
 def _is_within(value: object, most: float) -> bool:
