@@ -44,6 +44,9 @@ class Pending(Protocol):
     def counts_of(self, output_ids: Sequence[Sequence[int]]) -> Any:
         """Return how many they are, without waiting for the device."""
 
+    def all_of(self, output_ids: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
+        """Return these tokens of each request, oldest first."""
+
 
 class Host:
     """The host of a request outside a server: the history is complete, and errors are raised.

@@ -9,9 +9,13 @@ import numpy as np
 from sglang_lp.builtins.repetition.dry import penalties_of
 from sglang_lp.builtins.repetition.tail_form import (
     fits,
+    make_room,
     push,
+    put_back,
     read_of,
     runs_of,
+    save,
+    saved_size,
     size_of,
     tokens_of,
     write,
@@ -19,12 +23,12 @@ from sglang_lp.builtins.repetition.tail_form import (
 from sglang_lp.forms.arena import Arena
 from sglang_lp.forms.bits import bits_of, has_bit
 from sglang_lp.forms.compiled import compiled
-from sglang_lp.forms.form import EditKind, Form
+from sglang_lp.forms.form import DEPTH, ROW, SAVE, TOKEN, EditKind, Form
 from sglang_lp.forms.out import BIAS, EDITED, LACKS
 
 if TYPE_CHECKING:
     from sglang_lp.forms.arena import ArenaBlock
-    from sglang_lp.forms.form import Group, Seen
+    from sglang_lp.forms.form import Group, Visits
     from sglang_lp.forms.out import Out
     from sglang_lp.request import Request
 
@@ -37,9 +41,21 @@ _PIECE = 64
 
 
 @compiled()
-def _push(numbers: Any, block: Any, token_id: Any) -> None:
+def _reach_of(numbers: Any, block: Any) -> Any:
+    """Return the number of distances of a row."""
+    return np.int64(numbers[block + _WINDOW]) - np.int64(numbers[block + _ALLOWED])
+
+
+@compiled()
+def _put_back(numbers: Any, block: Any, reach: Any, saved: Any, at: Any) -> None:
+    """Forget tokens that were drafted."""
+    numbers[block + _UNBROKEN] = saved[at]
+    put_back(numbers, block + _TAIL, reach, saved, at + 1)
+
+
+@compiled()
+def _push(numbers: Any, block: Any, reach: Any, token_id: Any) -> None:
     """Append a token to a row."""
-    reach = np.int64(numbers[block + _WINDOW]) - np.int64(numbers[block + _ALLOWED])
     push(numbers, block + _TAIL, reach, token_id)
     breaks = numbers[block + _BREAKS]
     if has_bit(numbers, breaks, numbers[block + _MANY], token_id):
@@ -96,16 +112,17 @@ def _penalise(
 
 
 @compiled(
-    "int64(int32[::1], float64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, int64,"
-    " int64[:,::1], int64, int64[::1], float64[::1], int64[::1], uint8[::1])"
+    "int64(int32[::1], float64[::1], int64[::1], int64[::1], int64[::1], int64[:,::1], int64, int64,"
+    " int64, int64[:,::1], int64, int64[::1], float64[::1], int64[::1], uint8[::1])"
 )
 def _step(
     numbers: Any,
     penalties: Any,
     blocks: Any,
     at: Any,
-    tokens: Any,
-    rows: Any,
+    first: Any,
+    visits: Any,
+    deepest: Any,
     stride: Any,
     vocab_size: Any,
     marks: Any,
@@ -117,28 +134,47 @@ def _step(
 ) -> Any:
     """Feed and edit all rows; return the mark of the last."""
     end = counts[BIAS]
+    size = np.int64(0)
+    for block in blocks:
+        size = max(size, 1 + saved_size(_reach_of(numbers, block)))
+    saved = np.empty(size * deepest, np.int32)
     for row in range(len(blocks)):
-        block, place = blocks[row], at[row]
-        if end + numbers[block + _WINDOW] > len(bias):
-            counts[LACKS] = 1
-            break
-        _push(numbers, block, tokens[place])
-        before = end
-        mark += 1
-        end = _penalise(
-            numbers,
-            block,
-            penalties,
-            rows[place] * stride,
-            vocab_size,
-            marks,
-            mark,
-            bias,
-            values,
-            end,
-        )
-        if end > before:
-            edited[place] |= EDITED
+        block, place, reached = blocks[row], at[row], np.int64(0)
+        reach = _reach_of(numbers, block)
+        for visit in range(first[place], first[place + 1]):
+            if end + numbers[block + _WINDOW] > len(bias):
+                counts[LACKS] = 1
+                break
+            depth = visits[visit, DEPTH]
+            if 0 < depth <= reached:
+                _put_back(numbers, block, reach, saved, (depth - 1) * size)
+            reached = depth
+            _push(numbers, block, reach, visits[visit, TOKEN])
+            if visits[visit, SAVE]:
+                if depth == 0:
+                    make_room(numbers, block + _TAIL, reach, deepest)
+                saved[depth * size] = numbers[block + _UNBROKEN]
+                save(numbers, block + _TAIL, reach, saved, depth * size + 1)
+            if visits[visit, ROW] < 0:
+                continue
+            before = end
+            mark += 1
+            end = _penalise(
+                numbers,
+                block,
+                penalties,
+                visits[visit, ROW] * stride,
+                vocab_size,
+                marks,
+                mark,
+                bias,
+                values,
+                end,
+            )
+            if end > before:
+                edited[visit] |= EDITED
+        if reached:
+            _put_back(numbers, block, reach, saved, 0)
     counts[BIAS] = end
     return mark
 
@@ -176,16 +212,13 @@ class DryForm(Form):
         write(numbers[_TAIL:], tail)
         return block
 
-    def step(self, group: Group, seen: Seen, out: Out) -> None:
+    def step(self, group: Group, visits: Visits, out: Out) -> None:
         out.mark = _step(
             self.arena.numbers,
             self._penalties.numbers,
             group.blocks,
             group.at,
-            seen.tokens,
-            seen.rows,
-            seen.stride,
-            seen.vocab_size,
+            *visits,
             out.marks,
             out.mark,
             out.bias,

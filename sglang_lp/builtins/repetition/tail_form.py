@@ -16,11 +16,23 @@ from sglang_lp.forms.compiled import compiled
 if TYPE_CHECKING:
     from sglang_lp.builtins.repetition.repeats import Tail
 
-__all__ = ["fits", "push", "read_of", "runs_of", "size_of", "tokens_of", "write"]
+__all__ = [
+    "fits",
+    "make_room",
+    "push",
+    "put_back",
+    "read_of",
+    "runs_of",
+    "save",
+    "saved_size",
+    "size_of",
+    "tokens_of",
+    "write",
+]
 
 _READ, _AT = range(2)
 _HEAD = 2
-#: Tokens that are pushed before older ones are moved.
+#: Tokens that are pushed before older ones are moved; at least ``MOST_NODES``.
 _ROOM = 256
 
 
@@ -63,14 +75,43 @@ def runs_of(numbers: Any, tail: Any, reach: Any) -> Any:
 
 
 @compiled()
+def make_room(numbers: Any, tail: Any, reach: Any, count: Any) -> None:
+    """Move the tokens if so many more have no room before them."""
+    at = np.int64(numbers[tail + _AT])
+    if at >= count:
+        return
+    first = tail + _HEAD + at
+    for place in range(first + reach - 1, first - 1, -1):
+        numbers[place + _ROOM - at] = numbers[place]
+    numbers[tail + _AT] = _ROOM
+
+
+@compiled()
+def saved_size(reach: Any) -> Any:
+    """Return how many numbers :func:`save` writes."""
+    return _HEAD + reach
+
+
+@compiled()
+def save(numbers: Any, tail: Any, reach: Any, saved: Any, at: Any) -> None:
+    """Copy what later tokens change, if there is room for these (:func:`make_room`)."""
+    saved[at : at + _HEAD] = numbers[tail : tail + _HEAD]
+    saved[at + _HEAD : at + _HEAD + reach] = runs_of(numbers, tail, reach)
+
+
+@compiled()
+def put_back(numbers: Any, tail: Any, reach: Any, saved: Any, at: Any) -> None:
+    """Forget the tokens that were pushed since :func:`save`."""
+    numbers[tail : tail + _HEAD] = saved[at : at + _HEAD]
+    runs_of(numbers, tail, reach)[:] = saved[at + _HEAD : at + _HEAD + reach]
+
+
+@compiled()
 def push(numbers: Any, tail: Any, reach: Any, token_id: Any) -> None:
     """Append a token."""
     first = tail + _HEAD
+    make_room(numbers, tail, reach, 1)
     at = np.int64(numbers[tail + _AT])
-    if at == 0:
-        at = np.int64(_ROOM)
-        for place in range(first + reach - 1, first - 1, -1):
-            numbers[place + _ROOM] = numbers[place]
     read = np.int32(numbers[tail + _READ] + 1)
     numbers[tail + _READ] = read
     earlier = numbers[first + at : first + at + reach]

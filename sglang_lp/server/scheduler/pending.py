@@ -82,6 +82,15 @@ class PendingResults:
         self._was_read = True
         return np.asarray(result.next_token_ids.cpu().numpy()[places], np.int64), places >= 0
 
+    def all_of(self, output_ids: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
+        """Return the pending tokens of each request, oldest first.
+
+        Args:
+            output_ids: As for :meth:`newest_of`.
+        """
+        known = self._known()
+        return [known.get(id(own), _NONE) for own in output_ids]
+
     def counts_of(self, output_ids: Sequence[Sequence[int]]) -> Any:
         """Return the number of pending tokens of each request, int64, as :meth:`newest_of` does.
 
