@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -135,22 +136,27 @@ class Members:
 
     def _news(self, outputs: Sequence[Sequence[int]], known: Any) -> tuple[Any, Any, Any]:
         """Return the tokens that rows got, row after row, how many each, and where it got none."""
-        fed = (known[:, FED] - known[:, RESUMED]).tolist()
-        lasts = known[:, LAST].tolist()
-        tokens, counts, wrong = list[int](), list[int](), list[bool]()
-        pending = [()] * len(fed) if self._pending is None else self._pending.all_of(outputs)
-        for output, more, read, last in zip(outputs, pending, fed, lasts, strict=True):
-            length = len(output)
-            if read == length:
-                before = output[-1]
-                new = more
-            else:
-                history = [*output[max(0, read - 1) :], *more[max(0, read - 1 - length) :]]
-                before, new = (history[0], history[1:]) if history and read else (UNKNOWN, history)
-            wrong.append(before != last and last != UNKNOWN)
-            counts.append(len(new))
-            tokens += new
-        return np.array(tokens, np.int64), np.array(counts, np.int64), np.array(wrong, np.bool_)
+        count = len(outputs)
+        if self._pending is None:
+            pending, counts = np.empty(0, np.int64), np.zeros(count, np.int64)
+        else:
+            pending, counts = self._pending.accepted_of(self._outputs)
+        fed, last = known[:, FED] - known[:, RESUMED], known[:, LAST]
+        lengths = np.fromiter(map(len, outputs), np.int64, count)
+        if (lengths == fed).all():  # nearly always, with overlap
+            before = np.fromiter([tokens[-1] for tokens in outputs], np.int64, count)
+            return pending, counts, (before != last) & (last != UNKNOWN)
+        ends = np.cumsum(counts).tolist()
+        news, wrong = list[Sequence[int]](), list[bool]()
+        for output, end, more, read, newest in zip(
+            outputs, ends, counts.tolist(), fed.tolist(), last.tolist(), strict=True
+        ):
+            own = [*output[max(0, read - 1) :], *pending[end - more : end].tolist()]
+            own = own[max(0, read - 1 - len(output)) :]
+            news.append(own[1:] if read else own)
+            wrong.append(read > 0 and newest != UNKNOWN and own[:1] != [newest])
+        tokens = np.array([*chain.from_iterable(news)], np.int64)
+        return tokens, np.array([*map(len, news)], np.int64), np.array(wrong, np.bool_)
 
     def _newest(self, outputs: Sequence[Sequence[int]]) -> tuple[Any, Any, Any]:
         """Return the newest token of each row, the one before, and how many are pending."""

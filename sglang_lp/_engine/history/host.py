@@ -44,8 +44,8 @@ class Pending(Protocol):
     def counts_of(self, output_ids: Sequence[Sequence[int]]) -> Any:
         """Return how many they are, without waiting for the device."""
 
-    def all_of(self, output_ids: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
-        """Return these tokens of each request, oldest first."""
+    def accepted_of(self, output_ids: Sequence[Sequence[int]]) -> tuple[Any, Any]:
+        """Return these tokens, request after request, and how many each has, int64."""
 
 
 class Host:
