@@ -91,9 +91,7 @@ class Forms:
         """Whether no row of the latest batch runs by forms."""
         return not self._members.rows
 
-    def run(
-        self, step: Step, drafts: Callable[[], Drafts] | None, *, repeated: bool
-    ) -> Out | None:
+    def run(self, step: Step, drafts: Callable[[], Drafts] | None, *, repeated: bool) -> Out | None:
         """Feed and edit the rows that have a form.
 
         Args:
@@ -292,11 +290,7 @@ class Forms:
         if row.may_form is None:
             kinds = self._forms.keys()
             row.may_form = _is_plain(row) and any(type(t.processor) in kinds for t in row.turns)
-        return (
-            row.may_form
-            and row.state is RowState.RUNNING
-            and row.position > row.resumed
-        )
+        return row.may_form and row.state is RowState.RUNNING and row.position > row.resumed
 
     def _formed_turns(self, row: Row, width: int) -> list[tuple[Turn, Form]]:
         """Return the turns of a row that are at work with their forms; none if one has no form."""

@@ -105,7 +105,9 @@ class Members:
             ]
         known = self._numbers.numbers[self.slots]
         position, width = known[:, FED], trees.shape[1]
-        tokens, counts, wrong = self._new(outputs, known) if width == 1 else self._news(outputs, known)
+        tokens, counts, wrong = (
+            self._new(outputs, known) if width == 1 else self._news(outputs, known)
+        )
         wrong |= counts < 1
         wrong |= position + counts + (width - 1) >= known[:, WAKE]
         if wrong.any():

@@ -21,7 +21,7 @@ DRAFTED, CHILD, NEXT, HOW = range(4)
     "int64(int64[::1], int64[::1], int64[:], int64[:], int64[::1], int64[:,:,::1], int64,"
     " int64[:,::1], int64[::1])"
 )
-def walk(
+def walk(  # noqa: PLR0913, PLR0917 - one compiled call
     new: Any,
     since: Any,
     positions: Any,

@@ -8,13 +8,11 @@ import numpy as np
 
 from sglang_lp.builtins.repetition.dry import penalties_of
 from sglang_lp.builtins.repetition.tail_form import (
+    enter,
     fits,
-    make_room,
-    push,
     put_back,
     read_of,
     runs_of,
-    save,
     saved_size,
     size_of,
     tokens_of,
@@ -23,7 +21,7 @@ from sglang_lp.builtins.repetition.tail_form import (
 from sglang_lp.forms.arena import Arena
 from sglang_lp.forms.bits import bits_of, has_bit
 from sglang_lp.forms.compiled import compiled
-from sglang_lp.forms.form import DEPTH, ROW, SAVE, TOKEN, EditKind, Form
+from sglang_lp.forms.form import ROW, TOKEN, EditKind, Form
 from sglang_lp.forms.out import BIAS, EDITED, LACKS
 
 if TYPE_CHECKING:
@@ -47,27 +45,17 @@ def _reach_of(numbers: Any, block: Any) -> Any:
 
 
 @compiled()
-def _put_back(numbers: Any, block: Any, reach: Any, saved: Any, at: Any) -> None:
-    """Forget tokens that were drafted."""
-    numbers[block + _UNBROKEN] = saved[at]
-    put_back(numbers, block + _TAIL, reach, saved, at + 1)
-
-
-@compiled()
-def _push(numbers: Any, block: Any, reach: Any, token_id: Any) -> None:
-    """Append a token to a row."""
-    push(numbers, block + _TAIL, reach, token_id)
-    breaks = numbers[block + _BREAKS]
-    if has_bit(numbers, breaks, numbers[block + _MANY], token_id):
-        numbers[block + _UNBROKEN] = 0
-    else:
-        numbers[block + _UNBROKEN] += 1
+def _count(numbers: Any, block: Any, token_id: Any, before: Any) -> Any:
+    """Return the tokens since the last breaker, with a token after so many."""
+    breaks, many = numbers[block + _BREAKS], numbers[block + _MANY]
+    return 0 if has_bit(numbers, breaks, many, token_id) else before + 1
 
 
 @compiled()
 def _penalise(
     numbers: Any,
     block: Any,
+    unbroken: Any,
     penalties: Any,
     base: Any,
     vocab_size: Any,
@@ -80,7 +68,7 @@ def _penalise(
     """Append the biases of a row; return the number of all biases."""
     window, allowed = np.int64(numbers[block + _WINDOW]), np.int64(numbers[block + _ALLOWED])
     reach = window - allowed
-    unbroken, read = np.int64(numbers[block + _UNBROKEN]), read_of(numbers, block + _TAIL)
+    read = read_of(numbers, block + _TAIL)
     if unbroken < allowed:
         return end
     tokens = tokens_of(numbers, block + _TAIL, reach)
@@ -112,8 +100,8 @@ def _penalise(
 
 
 @compiled(
-    "int64(int32[::1], float64[::1], int64[::1], int64[::1], int64[::1], int64[:,::1], int64, int64,"
-    " int64, int64[:,::1], int64, int64[::1], float64[::1], int64[::1], uint8[::1])"
+    "int64(int32[::1], float64[::1], int64[::1], int64[::1], int64[::1], int64[:,::1], int64,"
+    " int64, int64, int64[:,::1], int64, int64[::1], float64[::1], int64[::1], uint8[::1])"
 )
 def _step(
     numbers: Any,
@@ -133,35 +121,27 @@ def _step(
     edited: Any,
 ) -> Any:
     """Feed and edit all rows; return the mark of the last."""
-    end = counts[BIAS]
-    size = np.int64(0)
+    end, size = counts[BIAS], np.int64(0)
     for block in blocks:
-        size = max(size, 1 + saved_size(_reach_of(numbers, block)))
-    saved = np.empty(size * deepest, np.int32)
+        size = max(size, saved_size(_reach_of(numbers, block)))
+    saved, unbroken = np.empty(size * deepest, np.int32), np.zeros(deepest + 1, np.int64)
     for row in range(len(blocks)):
-        block, place, reached = blocks[row], at[row], np.int64(0)
-        reach = _reach_of(numbers, block)
+        block, place, depth = blocks[row], at[row], np.int64(0)
+        reach, unbroken[0] = _reach_of(numbers, block), numbers[block + _UNBROKEN]
         for visit in range(first[place], first[place + 1]):
             if end + numbers[block + _WINDOW] > len(bias):
                 counts[LACKS] = 1
                 break
-            depth = visits[visit, DEPTH]
-            if 0 < depth <= reached:
-                _put_back(numbers, block, reach, saved, (depth - 1) * size)
-            reached = depth
-            _push(numbers, block, reach, visits[visit, TOKEN])
-            if visits[visit, SAVE]:
-                if depth == 0:
-                    make_room(numbers, block + _TAIL, reach, deepest)
-                saved[depth * size] = numbers[block + _UNBROKEN]
-                save(numbers, block + _TAIL, reach, saved, depth * size + 1)
+            depth = enter(numbers, block + _TAIL, reach, visits[visit], depth, deepest, saved)
+            before = unbroken[max(depth - 1, 0)]
+            unbroken[depth] = _count(numbers, block, visits[visit, TOKEN], before)
             if visits[visit, ROW] < 0:
                 continue
-            before = end
-            mark += 1
+            mark, begin = mark + 1, end
             end = _penalise(
                 numbers,
                 block,
+                unbroken[depth],
                 penalties,
                 visits[visit, ROW] * stride,
                 vocab_size,
@@ -171,10 +151,11 @@ def _step(
                 values,
                 end,
             )
-            if end > before:
+            if end > begin:
                 edited[visit] |= EDITED
-        if reached:
-            _put_back(numbers, block, reach, saved, 0)
+        numbers[block + _UNBROKEN] = unbroken[0]
+        if depth:
+            put_back(numbers, block + _TAIL, reach, saved, 0)
     counts[BIAS] = end
     return mark
 

@@ -8,20 +8,18 @@ import numpy as np
 
 from sglang_lp.builtins.repetition.loop_breaker import Action, enough
 from sglang_lp.builtins.repetition.tail_form import (
+    enter,
     fits,
-    make_room,
-    push,
     put_back,
     read_of,
     runs_of,
-    save,
     saved_size,
     size_of,
     tokens_of,
     write,
 )
 from sglang_lp.forms.compiled import compiled
-from sglang_lp.forms.form import DEPTH, ROW, SAVE, TOKEN, EditKind, Form
+from sglang_lp.forms.form import ROW, EditKind, Form
 from sglang_lp.forms.out import ASKS, BAN, EDITED, LACKS
 
 if TYPE_CHECKING:
@@ -36,6 +34,46 @@ _REACH, _BANS, _ENOUGH = range(3)
 _TAIL = 3
 #: No text has so many tokens; twice as many are int32.
 _NEVER = (1 << 30) - 1
+
+
+@compiled()
+def _loops(numbers: Any, block: Any, reach: Any) -> bool:
+    """Tell whether the text repeats itself often enough at any distance."""
+    since, read = runs_of(numbers, block + _TAIL, reach), read_of(numbers, block + _TAIL)
+    needed = np.int64(numbers[block + _ENOUGH])
+    enough, most = numbers[needed : needed + reach], np.int32(read)
+    reached = np.int32(0)
+    for distance in range(reach):  # without a branch, as where a token is appended
+        reached |= np.int32(np.int32(since[distance] + enough[distance]) <= most)
+    return bool(reached)
+
+
+@compiled()
+def _ban(
+    numbers: Any,
+    block: Any,
+    reach: Any,
+    base: Any,
+    vocab_size: Any,
+    marks: Any,
+    mark: Any,
+    ban: Any,
+    end: Any,
+) -> Any:
+    """Ban each token once that would continue a loop; return the number of all bans."""
+    since, read = runs_of(numbers, block + _TAIL, reach), read_of(numbers, block + _TAIL)
+    following = tokens_of(numbers, block + _TAIL, reach)
+    needed = np.int64(numbers[block + _ENOUGH])
+    for distance in range(reach):
+        token_id = np.int64(following[distance])
+        enough = numbers[needed + distance]
+        if since[distance] + enough > read or not 0 <= token_id < vocab_size:
+            continue
+        if marks[token_id, 0] != mark:
+            marks[token_id, 0] = mark
+            ban[end] = base + token_id
+            end += 1
+    return end
 
 
 @compiled(
@@ -61,53 +99,29 @@ def _step(
 
     A row that ends with its loop is asked.
     """
-    end = counts[BAN]
-    size = np.int64(0)
+    end, size = counts[BAN], np.int64(0)
     for block in blocks:
         size = max(size, saved_size(np.int64(numbers[block + _REACH])))
     saved = np.empty(size * deepest, np.int32)
     for row in range(len(blocks)):
-        block, place, reached = blocks[row], at[row], np.int64(0)
-        tail, reach = block + _TAIL, np.int64(numbers[block + _REACH])
-        needed = np.int64(numbers[block + _ENOUGH])
-        enough = numbers[needed : needed + reach]
+        block, place, depth = blocks[row], at[row], np.int64(0)
+        reach = np.int64(numbers[block + _REACH])
         for visit in range(first[place], first[place + 1]):
             if end + reach > len(ban):
                 counts[LACKS] = 1
                 break
-            depth = visits[visit, DEPTH]
-            if 0 < depth <= reached:
-                put_back(numbers, tail, reach, saved, (depth - 1) * size)
-            reached = depth
-            push(numbers, tail, reach, visits[visit, TOKEN])
-            if visits[visit, SAVE]:
-                if depth == 0:
-                    make_room(numbers, tail, reach, deepest)
-                save(numbers, tail, reach, saved, depth * size)
-            since = runs_of(numbers, tail, reach)
-            read = np.int32(read_of(numbers, tail))
-            loops = np.int32(0)
-            for distance in range(reach):  # without a branch, as in push
-                loops |= np.int32(np.int32(since[distance] + enough[distance]) <= read)
-            if not loops or visits[visit, ROW] < 0:
+            depth = enter(numbers, block + _TAIL, reach, visits[visit], depth, deepest, saved)
+            if visits[visit, ROW] < 0 or not _loops(numbers, block, reach):
                 continue
             if not numbers[block + _BANS]:
                 edited[visit] |= ASKS
                 break
             mark += 1
             base = visits[visit, ROW] * stride
-            following = tokens_of(numbers, tail, reach)
-            for distance in range(reach):
-                token_id = np.int64(following[distance])
-                if since[distance] + enough[distance] > read or not 0 <= token_id < vocab_size:
-                    continue
-                if marks[token_id, 0] != mark:
-                    marks[token_id, 0] = mark
-                    ban[end] = base + token_id
-                    end += 1
+            end = _ban(numbers, block, reach, base, vocab_size, marks, mark, ban, end)
             edited[visit] |= EDITED
-        if reached:
-            put_back(numbers, tail, reach, saved, 0)
+        if depth:
+            put_back(numbers, block + _TAIL, reach, saved, 0)
     counts[BAN] = end
     return mark
 

@@ -121,9 +121,7 @@ def _forget(numbers: Any, block: Any, place: Any) -> None:
 
 
 @compiled()
-def _replace(
-    numbers: Any, block: Any, drafted: Any, place: Any, gram: Any, context: Any
-) -> Any:
+def _replace(numbers: Any, block: Any, drafted: Any, place: Any, gram: Any, context: Any) -> Any:
     """Enter the n-gram of a follower; return the follower whose place it takes, -1 for none."""
     ring = np.int64(numbers[block + _RING])
     mask = np.int64(numbers[block + _TABLE])
@@ -186,9 +184,7 @@ def _read_context(
 
 
 @compiled()
-def _push(
-    numbers: Any, block: Any, drafted: Any, token_id: Any, base: Any, context: Any
-) -> None:
+def _push(numbers: Any, block: Any, drafted: Any, token_id: Any, base: Any, context: Any) -> None:
     """Append a token to a row."""
     place, start = np.int64(numbers[block + _END]), np.int64(numbers[block + _START])
     before, ring = np.int64(numbers[block + _BEFORE]), np.int64(numbers[block + _RING])

@@ -27,6 +27,16 @@ _BIAS, _POWER, _UNIT = range(3)
 _MOST_POWER = 3
 
 
+@compiled()
+def _value_of(growths: Any, growth: Any, position: Any) -> Any:
+    """Return the bias at a position."""
+    power = 1.0
+    for _ in range(np.int64(growths[growth + _POWER])):
+        power *= position
+    value = growths[growth + _BIAS] * power / growths[growth + _UNIT]
+    return max(-MAX_BIAS, min(MAX_BIAS, value))
+
+
 @compiled(
     "void(int32[::1], float64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[:,::1],"
     " int64, int64[::1], float64[::1], int64[::1], uint8[::1])"
@@ -62,11 +72,7 @@ def _step(
                 break
             if visits[visit, ROW] < 0:
                 continue
-            power = 1.0
-            for _ in range(np.int64(growths[growth + _POWER])):
-                power *= visits[visit, POSITION] - unseen[row]
-            value = growths[growth + _BIAS] * power / growths[growth + _UNIT]
-            value = max(-MAX_BIAS, min(MAX_BIAS, value))
+            value = _value_of(growths, growth, visits[visit, POSITION] - unseen[row])
             if value == 0.0:
                 continue
             base = visits[visit, ROW] * stride

@@ -214,7 +214,8 @@ def get(req, token_id):
 def depths(first_child, next_sibling):
     """Return how many drafted tokens the path to each node of a tree has."""
     found = [0] * len(first_child)
-    for node, child in enumerate(first_child):  # children have larger numbers
+    for node, first in enumerate(first_child):  # children have larger numbers
+        child = first
         while child >= 0:
             found[child] = found[node] + 1
             child = next_sibling[child]
