@@ -240,7 +240,7 @@ class Forms:
             first = index * step.width
             if row is not None and self._may_form(row) and first not in step.grammar_rows:
                 turns = self._formed_turns(row, step.width)
-                if turns:
+                if turns and not (step.width > 1 and _forces(turns)):
                     found.append((row, turns))
         if len(found) + len(self._members.rows) < self._fewest:
             return
@@ -338,6 +338,11 @@ def _is_plain(row: Row) -> bool:
         and not (host.may_lag or host.restricted or host.spoils or host.returns_sampling_mask)
         and host.raw is None
     )
+
+
+def _forces(turns: Sequence[tuple[Turn, Form]]) -> bool:
+    """Tell whether turns force tokens. Drafts ask the processor for these, which has to be fed."""
+    return any(form.edits is EditKind.FORCES for _, form in turns)
 
 
 def _wakes_at(row: Row, turns: Sequence[tuple[Turn, Form]]) -> int:

@@ -244,22 +244,6 @@ def log_step(  # noqa: PLR0913, PLR0917 - one compiled call
     return count
 
 
-@compiled()
-def _follow(nodes: Any, level: Any, many: Any, token_id: Any) -> Any:
-    """Replace nodes by their children with a token; return how many there are."""
-    found = np.empty(len(level), np.int64)
-    count = 0
-    for which in range(many):
-        child = nodes[level[which], CHILD]
-        while 0 < child < len(nodes) and count < len(found):
-            if nodes[child, DRAFTED] == token_id:
-                found[count] = child
-                count += 1
-            child = nodes[child, NEXT]
-    level[:count] = found[:count]
-    return count
-
-
 @compiled(
     "int64(int64[:,::1], int64[:,:,::1], int64[::1], boolean[::1], int64[::1], int64[::1],"
     " int64[:,::1])"
@@ -281,14 +265,12 @@ def log_accepted(  # noqa: PLR0913, PLR0917 - one compiled call
     Returns:
         The number of runs that ended.
     """
-    count, width = 0, drafted.shape[1]
-    level = np.zeros(width, np.int64)  # the nodes with the accepted path, which have the same edits
+    count = 0
     for place in range(len(slots)):
-        slot, many, level[0] = slots[place], 1, 0
+        slot, node = slots[place], np.int64(0)
         asked, position = numbers[slot, ASKED], numbers[slot, FED]
         numbers[slot, ASKED] = -1
         for which in range(since[place], since[place + 1]):
-            node = level[0]
             how = drafted[slot, node, HOW]
             if how & DECIDED:
                 row = asked + node
@@ -298,7 +280,9 @@ def log_accepted(  # noqa: PLR0913, PLR0917 - one compiled call
             if how:
                 count = _note(numbers, slot, position, how, place, ended, count)
             position += 1
-            many = _follow(drafted[slot], level, many, new[which])
-            if not many:
+            node = drafted[slot, node, CHILD]
+            while node > 0 and drafted[slot, node, DRAFTED] != new[which]:
+                node = drafted[slot, node, NEXT]
+            if node <= 0:
                 break
     return count

@@ -245,12 +245,12 @@ def _ban(
             end += 1
         place = np.int64(numbers[node + _OLDER])
     white, many = numbers[block + _WHITE], numbers[block + _MANY]
-    for place in range(max(known, oldest), now):  # drafted tokens that follow the same context
-        token_id = np.int64(drafted[place - known])
+    for later in range(max(known, oldest), now):  # drafted tokens that follow the same context
+        token_id = np.int64(drafted[later - known])
         if (
             token_id < vocab_size
             and not has_bit(numbers, white, many, token_id)
-            and _same(numbers, block, drafted, place, context)
+            and _same(numbers, block, drafted, later, context)
         ):
             ban[end] = first + token_id
             end += 1

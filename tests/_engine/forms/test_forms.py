@@ -435,10 +435,18 @@ class Game:
         rng, ids, links = self.rng, [], ([], [])
         for text in texts:
             is_chain, first, sibling = rng.random() < 0.5, [-1] * width, [-1] * width
+            own = [text[-1], *(self.likely(text) for _ in range(width - 1))]
             for node in range(width - 1, 0, -1):
                 parent = node - 1 if is_chain else rng.randrange(node)
                 sibling[node], first[parent] = first[parent], node
-            ids.append([text[-1], *(self.likely(text) for _ in range(width - 1))])
+            for node in range(width):  # children of a node are different tokens
+                child, taken = first[node], set()
+                while child >= 0:
+                    while own[child] in taken:
+                        own[child] = rng.randrange(VOCAB)
+                    taken.add(own[child])
+                    child = sibling[child]
+            ids.append(own)
             links[0].append(first)
             links[1].append(sibling)
         return Drafts(width, ids, *links)
@@ -611,9 +619,8 @@ def test_a_server_without_numba_says_so_in_one_line_and_asks_every_row(monkeypat
     monkeypatch.setitem(sys.modules, "sglang_lp.builtins.known_forms", None)
     steps = Steps(PendingResults())
     last = SimpleNamespace(is_last_rank=True)
-    plain = SimpleNamespace(is_none=lambda: True)
 
-    steps.load_forms(None, SimpleNamespace(pp_group=last, spec_algorithm=plain))
+    steps.load_forms(None, SimpleNamespace(pp_group=last))
 
     (record,) = caplog.records
     assert "row by row" in record.getMessage()
