@@ -22,6 +22,7 @@ from sglang_lp._engine.forms.slots import (
     Part,
     Slots,
     log_accepted,
+    log_answers,
     log_step,
 )
 from sglang_lp._engine.forms.walk import HOW
@@ -80,6 +81,8 @@ class Forms:
         self._out = Out()
         self._rows: Sequence[Row | None] = ()
         self._members = Members((), self._slots)
+        #: The rows about which ``self._slots.answers`` are.
+        self._asked: Members | None = None
         self._left = 0
         self._has_told = False
         self._ended: Any = np.empty((0, 4), np.int64)
@@ -103,10 +106,7 @@ class Forms:
             Their edits; ``None`` if no row has a form.
         """
         try:
-            if step.rows != self._rows:
-                self._leave_undecided(step.rows)
-                self._gather(step.rows)
-            elif self._left != self._slots.left:
+            if step.rows != self._rows or self._left != self._slots.left:
                 self._gather(step.rows)
             if self._members.rows and (repeated or not _may_run(step, drafts)):
                 self._leave(range(len(self._members.rows)))
@@ -125,16 +125,6 @@ class Forms:
             if row is not None:
                 row.leave_form()
         self._gather(())
-
-    def _leave_undecided(self, rows: Sequence[Row | None]) -> None:
-        """Let rows leave that are not in a batch, if the newest answers are about them."""
-        members = self._members
-        asked = np.nonzero(self._slots.numbers[members.slots, ASKED] >= 0)[0].tolist()
-        if asked:
-            here = {id(row) for row in rows}
-            for place in asked:
-                if id(members.rows[place]) not in here:
-                    members.rows[place].leave_form()
 
     def _run(self, step: Step, drafts: Callable[[], Drafts] | None) -> Out | None:
         width = step.width
@@ -159,19 +149,22 @@ class Forms:
     def _edit(self, step: Step, trees: Any, new: New) -> Out:
         members, out, slots, width = self._members, self._out, self._slots, step.width
         logits, count = step.logits, len(new.visits)
-        if len(self._ended) < len(new.tokens) + len(members.rows):
-            self._ended = np.empty((2 * (len(new.tokens) + len(members.rows)), 4), np.int64)
+        before, self._asked = self._asked, None
+        room = max(len(new.tokens), len(members.rows), 0 if before is None else len(before.rows))
+        if len(self._ended) < room:
+            self._ended = np.empty((2 * room, 4), np.int64)
         self._settle(new)
-        if slots.answers is not None or slots.drafted.shape[1] > 1:
-            known = () if slots.answers is None else slots.answers.known()
-            answers = np.array(known, np.bool_)
-            self._log(
-                log_accepted(
-                    *(slots.numbers, slots.drafted, members.slots, answers),
-                    *(new.tokens, new.since, self._ended),
-                )
-            )
+        if slots.answers is not None and before is not None:
+            answers = np.array(slots.answers.known(), np.bool_)
+            ended = log_answers(slots.numbers, slots.drafted, before.slots, answers, self._ended)
+            self._log(ended, before)
             slots.answers = None
+        if slots.drafted.shape[1] > 1:
+            ended = log_accepted(
+                *(slots.numbers, slots.drafted, members.slots),
+                *(new.tokens, new.since, self._ended),
+            )
+            self._log(ended, members)
         members.feed(new)
         stride = logits.stride(0) if logits.stride(1) == 1 else step.vocab_size
         out.begin(count, step.vocab_size, (members.room + width) * width, members.width)
@@ -186,14 +179,13 @@ class Forms:
             out.drop(members.index[asked], width, stride)
             for place in asked.tolist():
                 edited[new.first[place] : new.first[place + 1]] = 0
-        self._log(
-            log_step(
-                *(slots.numbers, slots.drafted, members.slots, edited),
-                *(new.visits, new.first, trees, width, self._ended),
-            )
+        ended = log_step(
+            *(slots.numbers, slots.drafted, members.slots, edited),
+            *(new.visits, new.first, trees, width, self._ended),
         )
+        self._log(ended, members)
         if out.counts[ASK]:
-            slots.answers = step.answers
+            slots.answers, self._asked = step.answers, members
         self._leave(asked.tolist())
         return out
 
@@ -212,10 +204,10 @@ class Forms:
                 left.append(row)
         self._joined = left
 
-    def _log(self, ended: int) -> None:
+    def _log(self, ended: int, members: Members) -> None:
         """Move runs of edited positions that ended to the edit logs of their rows."""
         for place, since, until, how in self._ended[:ended].tolist():
-            self._members.rows[place].edit_log.add_run(since, until, forced=how >= FORCED)
+            members.rows[place].edit_log.add_run(since, until, forced=how >= FORCED)
 
     def join(self, step: Step, asked: Sequence[int]) -> None:
         """Let rows run by forms from the next step on, unless they are few.

@@ -244,45 +244,62 @@ def log_step(  # noqa: PLR0913, PLR0917 - one compiled call
     return count
 
 
-@compiled(
-    "int64(int64[:,::1], int64[:,:,::1], int64[::1], boolean[::1], int64[::1], int64[::1],"
-    " int64[:,::1])"
-)
+@compiled("int64(int64[:,::1], int64[:,:,::1], int64[::1], boolean[::1], int64[:,::1])")
+def log_answers(numbers: Any, drafted: Any, slots: Any, answers: Any, ended: Any) -> int:
+    """Note what the device has decided; return the number of runs that ended.
+
+    Args:
+        numbers: As for :func:`log_step`, like ``drafted``.
+        drafted: As there.
+        slots: For each row of the step that asked its slot.
+        answers: For each row of the logits whether its token was forced; empty for none.
+        ended: As for :func:`log_step`.
+    """
+    count = 0
+    for place in range(len(slots)):
+        slot = slots[place]
+        asked = numbers[slot, ASKED]
+        if asked < 0:
+            continue
+        numbers[slot, ASKED] = -1
+        for node in range(drafted.shape[1]):
+            how = drafted[slot, node, HOW]
+            if not how & DECIDED:
+                continue
+            row = asked + node
+            how = FORCED if row < len(answers) and answers[row] else how & EDITED
+            drafted[slot, node, HOW] = how
+            if how and not node:
+                count = _note(numbers, slot, numbers[slot, FED], how, place, ended, count)
+    return count
+
+
+@compiled("int64(int64[:,::1], int64[:,:,::1], int64[::1], int64[::1], int64[::1], int64[:,::1])")
 def log_accepted(  # noqa: PLR0913, PLR0917 - one compiled call
-    numbers: Any, drafted: Any, slots: Any, answers: Any, new: Any, since: Any, ended: Any
+    numbers: Any, drafted: Any, slots: Any, new: Any, since: Any, ended: Any
 ) -> int:
-    """Note the edits of the last step that tokens, or the device, have decided since.
+    """Note the edits at drafted tokens that were accepted; return the number of runs that ended.
 
     Args:
         numbers: As for :func:`log_step`, like ``drafted`` and ``slots``.
         drafted: As there.
         slots: As there.
-        answers: For each row of the logits whether its token was forced; empty for none.
         new: The tokens that rows got, row after row.
         since: The first of each row, and their number.
         ended: As for :func:`log_step`; the runs of one row follow each other.
-
-    Returns:
-        The number of runs that ended.
     """
     count = 0
     for place in range(len(slots)):
         slot, node = slots[place], np.int64(0)
-        asked, position = numbers[slot, ASKED], numbers[slot, FED]
-        numbers[slot, ASKED] = -1
-        for which in range(since[place], since[place + 1]):
-            how = drafted[slot, node, HOW]
-            if how & DECIDED:
-                row = asked + node
-                how = FORCED if row < len(answers) and answers[row] else how & EDITED
-            elif not node:
-                how = np.int64(0)  # the step has noted it
-            if how:
-                count = _note(numbers, slot, position, how, place, ended, count)
+        position = numbers[slot, FED]
+        for which in range(since[place], since[place + 1] - 1):
             position += 1
             node = drafted[slot, node, CHILD]
             while node > 0 and drafted[slot, node, DRAFTED] != new[which]:
                 node = drafted[slot, node, NEXT]
             if node <= 0:
                 break
+            how = drafted[slot, node, HOW]
+            if how:
+                count = _note(numbers, slot, position, how, place, ended, count)
     return count

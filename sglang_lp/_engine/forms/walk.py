@@ -68,7 +68,8 @@ def walk(  # noqa: PLR0913, PLR0917 - one compiled call
             child = trees[row, node, CHILD]
             visits[end, TOKEN], visits[end, POSITION] = trees[row, node, DRAFTED], position + depth
             visits[end, ROW], visits[end, DEPTH] = index[row] * width + node, depth
-            visits[end, SAVE] = 0 < child < width and trees[row, child, NEXT] > 0
+            several = 0 < child < width and trees[row, child, NEXT] > 0
+            visits[end, SAVE] = several and position + depth + 1 < limits[row]
             end, seen, deepest = end + 1, seen + 1, max(deepest, depth)
             path[depth] = node
             depth += 1
