@@ -52,6 +52,7 @@ class VerifyStep:
         self.drafted: list[list[int]] = []
         self._device = device
         steps = Steps(pending)
+        steps.load_forms(None, SimpleNamespace(pp_group=SimpleNamespace(is_last_rank=True)))
         trees = TreeSteps(steps)
         self._capture, self._verify, self._end = trees.capture, trees.verify, steps.end_step
         self._waiting: Sequence[list[int]] = [[] for _ in self.batch.requests]

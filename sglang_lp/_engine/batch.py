@@ -213,7 +213,7 @@ class Batch:
         step = Step(logits, rows, custom_param_list, grammar_rows, width, clock.now)
         clock.now += width
         if self.forms is not None:
-            step.formed = self.forms.run(step, one_each=width == 1 and not repeated)
+            step.formed = self.forms.run(step, drafts, repeated=repeated)
         asked = _ask_rows(step, drafts, repeated=repeated)
         if self._before_edits is not None and self._will_edit(step):
             step.leave(self._before_edits(logits, step))
@@ -336,7 +336,7 @@ def _layout(logits: torch.Tensor, width: int) -> tuple[object, ...]:
 
 
 def _ask_rows(step: Step, drafts: Callable[[], Drafts] | None, *, repeated: bool) -> list[int]:
-    """Ask the rows that are awake; return the indices of the rows asked without drafts.
+    """Ask the rows that are awake; return the indices of those that were asked.
 
     Args:
         step: The step.
@@ -355,7 +355,8 @@ def _ask_rows(step: Step, drafts: Callable[[], Drafts] | None, *, repeated: bool
             refuse_repeated(row)
         elif step.width > 1 and (row.needs is not _NONE or row.dense) and drafts is not None:
             step.drafts = step.drafts or drafts()
-            visit_drafts(step, index, row, step.drafts)
+            if visit_drafts(step, index, row, step.drafts):
+                asked.append(index)
         elif _visit(step, index, row):
             asked.append(index)
     return asked

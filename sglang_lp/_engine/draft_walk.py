@@ -16,13 +16,17 @@ if TYPE_CHECKING:
     from sglang_lp._engine.turns.turn_list import States
 
 
-def visit_drafts(step: Step, index: int, row: Row, drafts: Drafts) -> None:
-    """Ask the processors of a request for the edits of each node of its draft."""
+def visit_drafts(step: Step, index: int, row: Row, drafts: Drafts) -> bool:
+    """Ask the processors of a request for the edits of each node of its draft.
+
+    Returns:
+        Whether they were asked, and no phase may open or close within the draft.
+    """
     first = index * step.width
     apart = False
     try:
         if not row.accept_tokens():
-            return
+            return False
         apart = row.may_switch(drafts.token_ids[index])
         if apart:
             step.apart.add(index)
@@ -33,17 +37,18 @@ def visit_drafts(step: Step, index: int, row: Row, drafts: Drafts) -> None:
             _edit_root(step, first, row, apart=apart)
     except BaseException as error:  # noqa: BLE001 - a processor's fault ends its own request only
         row.end(row.fault(error))
-        return
+        return False
     if apart:
         row.wakes_at = 0  # turns in a phase edit at every node where it is open
     if row.position + step.width <= row.wakes_at:
-        return
+        return not apart
     states, position, length = row.states, row.position, len(row.tokens)
     try:
         _Walk(step, index, row, drafts, apart=apart).below(0, states, owned=False)
     finally:
         del row.tokens[length:]
         row.put(states, position)
+    return not apart
 
 
 def edit_computed(step: Step, index: int, row: Row) -> None:

@@ -14,27 +14,53 @@ if TYPE_CHECKING:
     from sglang_lp.forms.out import Out
     from sglang_lp.request import Request
 
-__all__ = ["FEWEST_STEPS", "EditKind", "Form", "Group", "Seen"]
+__all__ = [
+    "COLUMNS",
+    "DEPTH",
+    "FEWEST_STEPS",
+    "MOST_NODES",
+    "POSITION",
+    "ROW",
+    "SAVE",
+    "TOKEN",
+    "EditKind",
+    "Form",
+    "Group",
+    "Visits",
+]
 
 #: Fewest steps for which a row joins a form, as far as it is known: joining takes as long as some
 #: steps of a row that is asked by itself.
 FEWEST_STEPS = 8
 
 
-class Seen(NamedTuple):
-    """A step as forms see it: arrays with an entry for each of their rows.
+#: Columns of ``Visits.numbers``: the token; number of generated tokens with it; the row of the
+#: logits after it, -1 if none is edited; how many drafted tokens the path to it has; and whether
+#: other tokens than the next one follow it, so that what a row knows there is needed again.
+TOKEN, POSITION, ROW, DEPTH, SAVE = range(5)
+COLUMNS = 5
+#: Most nodes of a draft.
+MOST_NODES = 64
+
+
+class Visits(NamedTuple):
+    """A step as forms see it: the tokens to read, row by row.
+
+    The tokens that a request got since the last step come first, and the last of these has a row of
+    the logits. Then come drafted tokens, depth first, each with a row of the logits. What a row
+    knows after drafted tokens is forgotten at the end of the step.
 
     Attributes:
-        tokens: The token that the request got since the last step, int64.
-        positions: Number of generated tokens before the token that is sampled now, int64.
-        rows: Row of the logits, int64.
+        first: The first visit of each row, and the number of visits, int64.
+        numbers: Shape ``(visits, COLUMNS)``, int64.
+        deepest: Most drafted tokens of a path.
         stride: Distance between rows in the flat logits.
         vocab_size: Number of logits in a row.
     """
 
-    tokens: Any
-    positions: Any
-    rows: Any
+    first: Any
+    numbers: Any
+    deepest: int
     stride: int
     vocab_size: int
 
@@ -43,7 +69,7 @@ class Group(NamedTuple):
     """The rows of one form in a batch.
 
     Attributes:
-        at: Their places in the arrays of :class:`Seen`, int64.
+        at: Their places in ``Visits.first``, int64.
         blocks: Offsets of their blocks, int64.
         before: How many generated tokens the processor of each does not see, int64.
     """
@@ -51,10 +77,6 @@ class Group(NamedTuple):
     at: Any
     blocks: Any
     before: Any
-
-    def positions(self, seen: Seen) -> Any:
-        """Return for each row the number of generated tokens that its processor sees."""
-        return seen.positions[self.at] - self.before
 
 
 class EditKind(Enum):
@@ -117,11 +139,11 @@ class Form(ABC):
         """
 
     @abstractmethod
-    def step(self, group: Group, seen: Seen, out: Out) -> None:
-        """Feed each row its new token and append its edits: one compiled call.
+    def step(self, group: Group, visits: Visits, out: Out) -> None:
+        """Feed each row its tokens and append its edits: one compiled call.
 
         Args:
             group: The rows.
-            seen: The step.
+            visits: The step.
             out: Gets the edits.
         """

@@ -13,14 +13,14 @@ import numpy as np
 
 from sglang_lp.forms.bits import bits_of, has_bit
 from sglang_lp.forms.compiled import compiled
-from sglang_lp.forms.form import FEWEST_STEPS, EditKind, Form
+from sglang_lp.forms.form import FEWEST_STEPS, POSITION, ROW, TOKEN, EditKind, Form
 from sglang_lp.forms.out import ASK, ASKS, BAN, DECIDED, EDITED, LACKS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sglang_lp.forms.arena import ArenaBlock
-    from sglang_lp.forms.form import Group, Seen
+    from sglang_lp.forms.form import Group, Visits
     from sglang_lp.forms.out import Out
     from sglang_lp.request import Request
 
@@ -64,16 +64,16 @@ class Held(NamedTuple):
 
 
 @compiled(
-    "void(int32[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64,"
+    "void(int32[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[:,::1], int64,"
     " int64[::1], int64[::1], int64[:,::1], int64[::1], uint8[::1])"
 )
 def _step(
     numbers: Any,
     blocks: Any,
     at: Any,
-    tokens: Any,
-    positions: Any,
-    rows: Any,
+    unseen: Any,
+    first: Any,
+    visits: Any,
     stride: Any,
     ban: Any,
     asked: Any,
@@ -86,28 +86,35 @@ def _step(
     for row in range(len(blocks)):
         block, place = blocks[row], at[row]
         bits, last = numbers[block + _TELLING], numbers[block + _BITS]
-        if positions[row] >= numbers[block + _UNTIL] or has_bit(numbers, bits, last, tokens[place]):
-            edited[place] |= ASKS
-            continue
         many, size = np.int64(numbers[block + _MANY]), np.int64(numbers[block + _SIZE])
-        if end + many > len(ban) or size > width or (size and now >= len(asked)):
-            counts[LACKS] = 1
-            break
         bans, ids = np.int64(numbers[block + _BANS]), np.int64(numbers[block + _IDS])
-        for which in range(many):
-            ban[end] = rows[place] * stride + numbers[bans + which]
-            end += 1
-        if many:
-            edited[place] |= EDITED
-        if size:
-            for which in range(width):
-                questions[now, which] = numbers[ids + (which if which < size else 0)]
-            questions[now, width] = numbers[block + _TOKEN]
-            questions[now, width + 1] = numbers[block + _COUNT]
-            questions[now, width + 2] = 0
-            asked[now] = rows[place]
-            now += 1
-            edited[place] |= DECIDED
+        for visit in range(first[place], first[place + 1]):
+            position = visits[visit, POSITION] - unseen[row]
+            if position >= numbers[block + _UNTIL] or has_bit(
+                numbers, bits, last, visits[visit, TOKEN]
+            ):
+                edited[visit] |= ASKS
+                break
+            at_row = visits[visit, ROW]
+            if at_row < 0:
+                continue
+            if end + many > len(ban) or size > width or (size and now >= len(asked)):
+                counts[LACKS] = 1
+                break
+            for which in range(many):
+                ban[end] = at_row * stride + numbers[bans + which]
+                end += 1
+            if many:
+                edited[visit] |= EDITED
+            if size:
+                for which in range(width):
+                    questions[now, which] = numbers[ids + (which if which < size else 0)]
+                questions[now, width] = numbers[block + _TOKEN]
+                questions[now, width + 1] = numbers[block + _COUNT]
+                questions[now, width + 2] = 0
+                asked[now] = at_row
+                now += 1
+                edited[visit] |= DECIDED
     counts[BAN], counts[ASK] = end, now
 
 
@@ -146,15 +153,15 @@ class HeldForm(Form):
         )
         return block
 
-    def step(self, group: Group, seen: Seen, out: Out) -> None:
+    def step(self, group: Group, visits: Visits, out: Out) -> None:
         _step(
             self.arena.numbers,
             group.blocks,
             group.at,
-            seen.tokens,
-            group.positions(seen),
-            seen.rows,
-            seen.stride,
+            group.before,
+            visits.first,
+            visits.numbers,
+            visits.stride,
             out.ban,
             out.asked,
             out.questions,

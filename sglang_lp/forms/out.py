@@ -29,7 +29,7 @@ class Out:
         questions: For each of these rows, as
             :class:`~sglang_lp._engine.apply.deciding.DeviceQuestions` packs it: tokens,
             the token that is forced if one of them is among so many likeliest, that number, and 0.
-        edited: For each row of the forms the bits of its edits.
+        edited: For each visit the bits of the edits of its row of the logits.
         marks: For each token the row that biased it last, as a number that no other row has, and
             the place in ``bias``; shape ``(vocab, 2)``.
     """
@@ -43,11 +43,11 @@ class Out:
         self.marks: Any = np.zeros((0, 2), np.int64)
         self.mark = 0
 
-    def begin(self, rows: int, vocab_size: int, room: int, width: int) -> None:
+    def begin(self, visits: int, vocab_size: int, room: int, width: int) -> None:
         """Begin a step.
 
         Args:
-            rows: How many rows the forms have.
+            visits: How many visits the step has.
             vocab_size: Number of logits in a row.
             room: Most entries of one kind.
             width: Most tokens of a question.
@@ -56,34 +56,36 @@ class Out:
         if len(self.ban) < room:
             self.ban, self.bias = np.empty(room, np.int64), np.empty(room, np.int64)
             self.values = np.empty(room)
-        if len(self.edited) < rows:
-            self.edited = np.empty(2 * rows, np.uint8)
-            self.fill, self.force = np.empty(2 * rows, np.int64), np.empty(2 * rows, np.int64)
-            self.asked = np.empty(2 * rows, np.int64)
-        if self.questions.shape[1] != width + 3 or len(self.questions) < rows:
-            self.questions = np.empty((2 * rows, width + 3), np.int64)
-        self.edited[:rows] = 0
+        if len(self.edited) < visits:
+            self.edited = np.empty(2 * visits, np.uint8)
+            self.fill, self.force = np.empty(2 * visits, np.int64), np.empty(2 * visits, np.int64)
+            self.asked = np.empty(2 * visits, np.int64)
+        if self.questions.shape[1] != width + 3 or len(self.questions) < visits:
+            self.questions = np.empty((2 * visits, width + 3), np.int64)
+        self.edited[:visits] = 0
         if len(self.marks) < vocab_size:
             self.marks, self.mark = np.zeros((vocab_size, 2), np.int64), 0
 
-    def drop(self, rows: Any, stride: int) -> None:
-        """Take out the bans, biases and questions of rows that are asked by themselves.
+    def drop(self, requests: Any, width: int, stride: int) -> None:
+        """Take out the edits of requests whose rows are asked by themselves.
 
         Args:
-            rows: Rows of the logits.
+            requests: Their indices.
+            width: Rows of the logits of each request.
             stride: Distance between rows in the flat logits.
         """
-        bans, biases, _, asked, _ = self.counts.tolist()
-        kept = self.ban[:bans][~np.isin(self.ban[:bans] // stride, rows)]
-        self.ban[: len(kept)], self.counts[BAN] = kept, len(kept)
-        others = ~np.isin(self.bias[:biases] // stride, rows)
-        self.counts[BIAS] = count = np.count_nonzero(others)
-        self.bias[:count] = self.bias[:biases][others]
-        self.values[:count] = self.values[:biases][others]
-        others = ~np.isin(self.asked[:asked], rows)
-        self.counts[ASK] = count = np.count_nonzero(others)
-        self.asked[:count] = self.asked[:asked][others]
-        self.questions[:count] = self.questions[:asked][others]
+        of_request = width * stride
+        for count, indices, each, others in (
+            (BAN, self.ban, of_request, ()),
+            (BIAS, self.bias, of_request, (self.values,)),
+            (FORCE, self.fill, width, (self.force,)),
+            (ASK, self.asked, width, (self.questions,)),
+        ):
+            end = int(self.counts[count])
+            stay = ~np.isin(indices[:end] // each, requests)
+            self.counts[count] = kept = np.count_nonzero(stay)
+            for array in (indices, *others):
+                array[:kept] = array[:end][stay]
 
     @property
     def is_whole(self) -> bool:

@@ -109,6 +109,32 @@ def test_a_rule_of_one_phase_follows_the_blocks_along_a_draft(server, oracle):
     assert max(said[True]) < FIRST_WORD <= max(said[False])
 
 
+#: Rules with a form, of which a batch has enough rows.
+AT_WORK = [
+    attach("BadWordsLogitProcessor", token_ids=[870, 386, 870, 10, 386], lengths=[2, 3]),
+    attach("DeepseekOCRNoRepeatNGramLogitProcessor", ngram_size=2, window_size=30),
+    attach("DRYLogitProcessor", dry_multiplier=6, dry_allowed_length=1),
+    attach("LoopBreakerLogitProcessor", max_pattern_size=4, min_count=2),
+    attach("ScheduledBiasLogitProcessor", token_ids=[300], bias=0, final_bias=30, end=25),
+    attach("ForcedSequenceLogitProcessor", token_ids=[*range(300, 320)]),
+    attach(
+        [
+            attach("DisallowedTokensLogitsProcessor", token_ids=[386]),
+            attach("DRYLogitProcessor", dry_multiplier=6, dry_allowed_length=1),
+        ]
+    ),
+]
+
+
+def test_rows_at_work_in_one_batch_do_what_each_does_to_the_true_history(server, answers, oracle):
+    bodies = [one.generate_body(body(PROMPTS[0], max_new_tokens=TOKENS)) for one in AT_WORK]
+    replies = server.at_once([*bodies, *bodies], stagger=0.01)
+
+    for one, reply in zip(AT_WORK * 2, replies, strict=True):
+        done = rule(one.processor, one.custom_params)
+        oracle.check(PROMPTS[0], reply.output_ids, done)
+
+
 @pytest.mark.parametrize("at", [0, 1, 2, 3, 7, 12])
 def test_a_request_ends_with_the_token_at_which_its_processor_says_so(server, answers, at):
     bodies = [body(prompt, Finishes, {"at": at}, max_new_tokens=TOKENS) for prompt in PROMPTS]

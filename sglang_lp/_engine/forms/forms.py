@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,8 +11,9 @@ import numpy as np
 from sglang_lp._engine.forms.members import Members
 from sglang_lp._engine.forms.slots import (
     ASKED,
+    FED,
     LAST,
-    POSITION,
+    LIMIT,
     RESUMED,
     UNKNOWN,
     UNTIL,
@@ -20,17 +21,21 @@ from sglang_lp._engine.forms.slots import (
     Formed,
     Part,
     Slots,
+    log_accepted,
     log_answers,
     log_step,
 )
+from sglang_lp._engine.forms.walk import HOW
 from sglang_lp._engine.history.row_state import RowState
 from sglang_lp.edits import NEVER
 from sglang_lp.faults import from_signal
 from sglang_lp.forms.bits import bits_of
-from sglang_lp.forms.form import EditKind, Seen
+from sglang_lp.forms.form import MOST_NODES, EditKind, Visits
 from sglang_lp.forms.out import ASK, ASKS, FORCED, Out
 
 if TYPE_CHECKING:
+    from sglang_lp._engine.forms.members import New
+    from sglang_lp._engine.history.drafts import Drafts
     from sglang_lp._engine.history.row import Row
     from sglang_lp._engine.step import Step
     from sglang_lp._engine.turns.turn import Turn
@@ -46,6 +51,9 @@ _FEWEST = 8
 #: step reads as many.
 _LONGEST_SLEEP = 1_024
 
+#: The draft of a row in a step without drafts: its newest token.
+_NO_TREES: Any = np.array([[[0, -1, -1, 0]]], np.int64)
+
 _BANNING = {EditKind.BANS, EditKind.ASKS}
 
 _FAILED = "sglang-lp: the forms of a batch failed; its rows are asked one by one from now on"
@@ -56,8 +64,9 @@ class Forms:
     """Runs the rows of a batch that have a form.
 
     A row is asked by itself first, and joins its form after that step. It stays while each step
-    brings it one token. It leaves if anything else happens to its history, in verify steps, and
-    where a grammar masks it; the row is asked by itself then, in the same step, and may join again.
+    brings it one token, or the accepted ones of a draft. It leaves if anything else happens to its
+    history, and where a grammar masks it; the row is asked by itself then, in the same step, and
+    may join again.
 
     Args:
         kinds: The forms of classes of processors.
@@ -72,32 +81,36 @@ class Forms:
         self._out = Out()
         self._rows: Sequence[Row | None] = ()
         self._members = Members((), self._slots)
+        #: The rows about which ``self._slots.answers`` are.
+        self._asked: Members | None = None
         self._left = 0
         self._has_told = False
         self._ended: Any = np.empty((0, 4), np.int64)
+        #: Rows that have joined and whose edit logs are not settled.
+        self._joined: list[Row] = []
 
     @property
     def are_empty(self) -> bool:
         """Whether no row of the latest batch runs by forms."""
         return not self._members.rows
 
-    def run(self, step: Step, *, one_each: bool) -> Out | None:
+    def run(self, step: Step, drafts: Callable[[], Drafts] | None, *, repeated: bool) -> Out | None:
         """Feed and edit the rows that have a form.
 
         Args:
             step: The step.
-            one_each: Whether the step has one row of logits for each request, without drafts.
+            drafts: As for :meth:`~sglang_lp._engine.batch.Batch.step`, like ``repeated``.
+            repeated: As there.
 
         Returns:
             Their edits; ``None`` if no row has a form.
         """
         try:
-            if step.rows != self._rows:
-                self._leave_undecided(step.rows)
+            if step.rows != self._rows or self._left != self._slots.left:
                 self._gather(step.rows)
-            elif self._left != self._slots.left:
-                self._gather(step.rows)
-            return self._run(step, one_each=one_each) if self._members.rows else None
+            if self._members.rows and (repeated or not _may_run(step, drafts)):
+                self._leave(range(len(self._members.rows)))
+            return self._run(step, drafts) if self._members.rows else None
         except BaseException as error:
             self._give_up(step.rows)
             if from_signal(error):
@@ -113,67 +126,94 @@ class Forms:
                 row.leave_form()
         self._gather(())
 
-    def _leave_undecided(self, rows: Sequence[Row | None]) -> None:
-        """Let rows leave that are not in a batch, if the newest answers are about them."""
-        members = self._members
-        asked = np.nonzero(self._slots.numbers[members.slots, ASKED] >= 0)[0].tolist()
-        if asked:
-            here = {id(row) for row in rows}
-            for place in asked:
-                if id(members.rows[place]) not in here:
-                    members.rows[place].leave_form()
-
-    def _run(self, step: Step, *, one_each: bool) -> Out | None:
-        if not one_each:
-            self._leave(range(len(self._members.rows)))
-        elif step.grammar_rows:
-            masked = {*step.grammar_rows}
+    def _run(self, step: Step, drafts: Callable[[], Drafts] | None) -> Out | None:
+        width = step.width
+        if step.grammar_rows:
+            masked = {row // width for row in step.grammar_rows}
             index = self._members.index.tolist()
             self._leave([place for place, at in enumerate(index) if at in masked])
+        trees = _NO_TREES
+        if width > 1 and drafts is not None and self._members.rows:
+            step.drafts = drafts()
+            trees = step.drafts.numbers()
+            self._slots.widen(width)
         while self._members.rows:
-            tokens, others = self._members.read()
-            if not others:
-                return self._edit(step, tokens)
+            index = self._members.index
+            own = trees[index] if width > 1 else np.repeat(trees, len(index), axis=0)
+            new, others = self._members.read(own)
+            if new is not None and not others:
+                return self._edit(step, own, new)
             self._leave(others)
         return None
 
-    def _edit(self, step: Step, tokens: Any) -> Out:
-        members, out, slots = self._members, self._out, self._slots
-        logits, count = step.logits, len(members.rows)
-        if len(self._ended) < count:
-            self._ended = np.empty((2 * count, 4), np.int64)
-        if slots.answers is not None:
+    def _edit(self, step: Step, trees: Any, new: New) -> Out:
+        members, out, slots, width = self._members, self._out, self._slots, step.width
+        logits, count = step.logits, len(new.visits)
+        before, self._asked = self._asked, None
+        room = max(len(new.tokens), len(members.rows), 0 if before is None else len(before.rows))
+        if len(self._ended) < room:
+            self._ended = np.empty((2 * room, 4), np.int64)
+        self._settle(new)
+        if slots.answers is not None and before is not None:
             answers = np.array(slots.answers.known(), np.bool_)
-            self._log(log_answers(slots.numbers, members.slots, answers, self._ended))
+            ended = log_answers(slots.numbers, slots.drafted, before.slots, answers, self._ended)
+            self._log(ended, before)
             slots.answers = None
+        if slots.drafted.shape[1] > 1:
+            ended = log_accepted(
+                *(slots.numbers, slots.drafted, members.slots),
+                *(new.tokens, new.since, self._ended),
+            )
+            self._log(ended, members)
+        members.feed(new)
         stride = logits.stride(0) if logits.stride(1) == 1 else step.vocab_size
-        out.begin(count, step.vocab_size, members.room, members.width)
-        seen = Seen(tokens, members.feed(tokens), members.index, stride, step.vocab_size)
+        out.begin(count, step.vocab_size, (members.room + width) * width, members.width)
+        visits = Visits(new.first, new.visits, int(new.deepest), stride, step.vocab_size)
         for form, group in members.groups:
-            form.step(group, seen, out)
+            form.step(group, visits, out)
         if not out.is_whole:
             raise MemoryError("the edits of a step have no room")
         edited = out.edited[:count]
-        asked = np.nonzero(edited & ASKS)[0]
+        asked = np.unique(np.searchsorted(new.first, np.nonzero(edited & ASKS)[0], "right") - 1)
         if len(asked):
-            out.drop(members.index[asked], stride)
-            edited[asked] = 0
-        self._log(log_step(slots.numbers, members.slots, edited, members.index, self._ended))
+            out.drop(members.index[asked], width, stride)
+            for place in asked.tolist():
+                edited[new.first[place] : new.first[place + 1]] = 0
+        ended = log_step(
+            *(slots.numbers, slots.drafted, members.slots, edited),
+            *(new.visits, new.first, trees, width, self._ended),
+        )
+        self._log(ended, members)
         if out.counts[ASK]:
-            slots.answers = step.answers
+            slots.answers, self._asked = step.answers, members
         self._leave(asked.tolist())
         return out
 
-    def _log(self, ended: int) -> None:
+    def _settle(self, new: New) -> None:
+        """Decide what was pending in the edit logs of rows that have joined."""
+        if not self._joined:
+            return
+        places = {id(row): place for place, row in enumerate(self._members.rows)}
+        left = []
+        for row in self._joined:
+            place = places.get(id(row))
+            if place is not None:
+                tokens = new.tokens[new.since[place] : new.since[place + 1]].tolist()
+                row.edit_log.resolve([*row.tokens, *tokens])
+            elif row.form is not None:  # of another batch
+                left.append(row)
+        self._joined = left
+
+    def _log(self, ended: int, members: Members) -> None:
         """Move runs of edited positions that ended to the edit logs of their rows."""
         for place, since, until, how in self._ended[:ended].tolist():
-            self._members.rows[place].edit_log.add_run(since, until, forced=how >= FORCED)
+            members.rows[place].edit_log.add_run(since, until, forced=how >= FORCED)
 
     def join(self, step: Step, asked: Sequence[int]) -> None:
         """Let rows run by forms from the next step on, unless they are few.
 
         Args:
-            step: A step with one row of logits for each request, which is over.
+            step: A step that is over.
             asked: Indices of the rows that were asked for their edits.
         """
         if asked and len(asked) + len(self._members.rows) >= self._fewest:
@@ -189,16 +229,17 @@ class Forms:
         found = []
         for index in asked:
             row = step.rows[index]
-            if row is not None and self._may_form(row) and index not in step.grammar_rows:
-                turns = self._formed_turns(row)
-                if turns:
+            first = index * step.width
+            if row is not None and self._may_form(row) and first not in step.grammar_rows:
+                turns = self._formed_turns(row, step.width)
+                if turns and not (step.width > 1 and _forces(turns)):
                     found.append((row, turns))
         if len(found) + len(self._members.rows) < self._fewest:
             return
         for row, turns in found:
             try:
                 if _fit(row, turns, step.vocab_size):
-                    self._join(row, turns)
+                    self._join(row, turns, step.width)
                 else:
                     row.may_form = _may_fit_later(turns)
             except Exception:
@@ -208,7 +249,10 @@ class Forms:
                     logger.exception(_CANNOT_JOIN)
         self._gather(step.rows)
 
-    def _join(self, row: Row, turns: Sequence[tuple[Turn, Form]]) -> None:
+    def _join(self, row: Row, turns: Sequence[tuple[Turn, Form]], width: int) -> None:
+        wake = _wakes_at(row, turns)
+        if wake <= row.position + 2 * width:
+            return
         limit = len(row.prompt_ids) + row.resumed + row.host.limit
         parts = [part for turn, form in turns if (part := Part.of(form, turn, row.position, limit))]
         if len(parts) < len(turns):
@@ -218,10 +262,14 @@ class Forms:
         bits = None if watch is None else self._bits_of(watch)
         row.form = formed = Formed(parts, bits, self._slots)
         numbers = self._slots.numbers[formed.slot]
-        numbers[POSITION], numbers[RESUMED] = row.position, row.resumed
+        numbers[FED], numbers[RESUMED] = row.position, row.resumed
+        numbers[LIMIT] = row.host.limit + row.resumed
         numbers[LAST] = row.tokens[-1] if formed.reads_tokens else UNKNOWN
         # Turns that sleep are asked where they wake, and with them the row.
-        numbers[WAKE], numbers[UNTIL], numbers[ASKED] = _wakes_at(row, turns), -1, -1
+        numbers[WAKE], numbers[UNTIL], numbers[ASKED] = wake, -1, -1
+        self._slots.drafted[formed.slot, :, HOW] = 0
+        if not row.edit_log.is_settled:
+            self._joined.append(row)
         if watch is not None:
             numbers[WAKE] = min(int(numbers[WAKE]), row.position + _LONGEST_SLEEP)
         row.wake, row.watch = NEVER, None
@@ -234,14 +282,9 @@ class Forms:
         if row.may_form is None:
             kinds = self._forms.keys()
             row.may_form = _is_plain(row) and any(type(t.processor) in kinds for t in row.turns)
-        return (
-            row.may_form
-            and row.state is RowState.RUNNING
-            and row.position > row.resumed
-            and row.edit_log.is_settled
-        )
+        return row.may_form and row.state is RowState.RUNNING and row.position > row.resumed
 
-    def _formed_turns(self, row: Row) -> list[tuple[Turn, Form]]:
+    def _formed_turns(self, row: Row, width: int) -> list[tuple[Turn, Form]]:
         """Return the turns of a row that are at work with their forms; none if one has no form."""
         turns: list[tuple[Turn, Form]] = []
         for turn in row.turns:
@@ -251,7 +294,7 @@ class Forms:
             if request.is_closed:
                 continue
             form = self._forms.get(type(turn.processor))
-            if turn.sleeps_at(request.position + 1) and not (
+            if turn.sleeps_at(request.position + 1, width) and not (
                 form is not None and form.naps and turn.wake < NEVER
             ):
                 continue
@@ -273,6 +316,11 @@ class Forms:
         self._left = self._slots.left
 
 
+def _may_run(step: Step, drafts: Callable[[], Drafts] | None) -> bool:
+    """Tell whether forms know the drafts of a step, if it has any."""
+    return step.width == 1 or (drafts is not None and step.width <= MOST_NODES)
+
+
 def _is_plain(row: Row) -> bool:
     """Tell whether nothing about a request needs its row to be asked by itself."""
     host = row.host
@@ -282,6 +330,11 @@ def _is_plain(row: Row) -> bool:
         and not (host.may_lag or host.restricted or host.spoils or host.returns_sampling_mask)
         and host.raw is None
     )
+
+
+def _forces(turns: Sequence[tuple[Turn, Form]]) -> bool:
+    """Tell whether turns force tokens. Drafts ask the processor for these, which has to be fed."""
+    return any(form.edits is EditKind.FORCES for _, form in turns)
 
 
 def _wakes_at(row: Row, turns: Sequence[tuple[Turn, Form]]) -> int:

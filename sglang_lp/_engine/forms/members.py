@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from operator import is_
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from sglang_lp._engine.forms.slots import LAST, POSITION, RESUMED, UNKNOWN, WAKE, find_watched
-from sglang_lp.forms.form import Group
+from sglang_lp._engine.forms.slots import FED, LAST, LIMIT, RESUMED, UNKNOWN, WAKE
+from sglang_lp._engine.forms.walk import find_watched, walk
+from sglang_lp.forms.form import COLUMNS, Group
 
 if TYPE_CHECKING:
     from sglang_lp._engine.forms.slots import Slots
     from sglang_lp._engine.history.row import Row
     from sglang_lp.forms.form import Form
+
+
+class New(NamedTuple):
+    """The tokens of a step.
+
+    Attributes:
+        tokens: Those that rows got, row after row, int64.
+        since: The first of each row, and their number, int64.
+        visits: As in :class:`~sglang_lp.forms.form.Visits`, like ``first`` and ``deepest``.
+        first: As there.
+        deepest: As there.
+    """
+
+    tokens: Any
+    since: Any
+    visits: Any
+    first: Any
+    deepest: int
 
 
 class Members:
@@ -29,7 +49,7 @@ class Members:
         index: For each its index in the batch.
         slots: For each its slot.
         groups: The rows of each form.
-        room: The most entries of one kind that a step can have.
+        room: The most entries of one kind that a row of the logits of each can have together.
         width: The most tokens of a question.
     """
 
@@ -63,23 +83,48 @@ class Members:
         self._watching = np.array(watching, np.int64).reshape(-1, 3)
         self._reads_tokens = bool(watching) or any(form.reads_tokens for form in by_form)
 
-    def read(self) -> tuple[Any, Sequence[int]]:
-        """Read the one token that each row got since the last step.
+    def read(self, trees: Any) -> tuple[New | None, Sequence[int]]:
+        """Read the tokens that each row got since the last step.
+
+        Args:
+            trees: The drafts of the rows, as for :func:`~sglang_lp._engine.forms.walk.walk`.
 
         Returns:
-            The tokens, int64; and the places of rows whose history is no longer the one that was
-            fed and one token more. Tokens are fed only if there are none.
+            The tokens; and the places of rows that have to be asked by themselves: no token is new,
+            the history is no longer the one that was fed and tokens after it, or it may reach what
+            the form does not know. Tokens are fed only if there are none.
         """
         try:
             outputs = [source.output_ids for source in self._sources]
         except ReferenceError:  # the host has freed a request
             return None, range(len(self._sources))
-        known = self._numbers.numbers[self.slots]
         if not (all(map(is_, outputs, self._outputs)) and all(outputs)):
             pairs = zip(outputs, self._outputs, strict=True)
             return None, [
                 at for at, (one, other) in enumerate(pairs) if one is not other or not one
             ]
+        known = self._numbers.numbers[self.slots]
+        position, width = known[:, FED], trees.shape[1]
+        tokens, counts, wrong = (
+            self._new(outputs, known) if width == 1 else self._news(outputs, known)
+        )
+        wrong |= counts < 1
+        wrong |= position + counts + (width - 1) >= known[:, WAKE]
+        if wrong.any():
+            return None, np.nonzero(wrong)[0].tolist()
+        since = np.zeros(len(counts) + 1, np.int64)
+        np.cumsum(counts, out=since[1:])
+        numbers = np.empty((len(tokens) + len(counts) * (width - 1), COLUMNS), np.int64)
+        first = np.empty_like(since)
+        deepest = walk(
+            tokens, since, position, known[:, LIMIT], self.index, trees, width, numbers, first
+        )
+        if len(self._watching):
+            find_watched(self._numbers.watched.numbers, self._watching, numbers, first, wrong)
+        return New(tokens, since, numbers, first, deepest), np.nonzero(wrong)[0].tolist()
+
+    def _new(self, outputs: Sequence[Sequence[int]], known: Any) -> tuple[Any, Any, Any]:
+        """Return the one token that each row got, a count for each, and where that is wrong."""
         lengths = np.fromiter(map(len, outputs), np.int64, len(outputs))
         if self._reads_tokens:
             tokens, before, pending = self._newest(outputs)
@@ -88,12 +133,32 @@ class Members:
         else:  # without waiting for the device
             pending = 0 if self._pending is None else self._pending.counts_of(self._outputs)
             tokens, wrong = np.full(len(outputs), UNKNOWN), np.zeros(len(outputs), np.bool_)
-        position = known[:, POSITION] + 1
-        wrong |= lengths + pending + known[:, RESUMED] != position
-        wrong |= position >= known[:, WAKE]
-        if len(self._watching):
-            find_watched(self._numbers.watched.numbers, self._watching, tokens, wrong)
-        return tokens, np.nonzero(wrong)[0].tolist()
+        wrong |= lengths + pending + known[:, RESUMED] != known[:, FED] + 1
+        return tokens, np.ones(len(outputs), np.int64), wrong
+
+    def _news(self, outputs: Sequence[Sequence[int]], known: Any) -> tuple[Any, Any, Any]:
+        """Return the tokens that rows got, row after row, how many each, and where it got none."""
+        count = len(outputs)
+        if self._pending is None:
+            pending, counts = np.empty(0, np.int64), np.zeros(count, np.int64)
+        else:
+            pending, counts = self._pending.accepted_of(self._outputs)
+        fed, last = known[:, FED] - known[:, RESUMED], known[:, LAST]
+        lengths = np.fromiter(map(len, outputs), np.int64, count)
+        if (lengths == fed).all():  # nearly always, with overlap
+            before = np.fromiter([tokens[-1] for tokens in outputs], np.int64, count)
+            return pending, counts, (before != last) & (last != UNKNOWN)
+        ends = np.cumsum(counts).tolist()
+        news, wrong = list[Sequence[int]](), list[bool]()
+        for output, end, more, read, newest in zip(
+            outputs, ends, counts.tolist(), fed.tolist(), last.tolist(), strict=True
+        ):
+            own = [*output[max(0, read - 1) :], *pending[end - more : end].tolist()]
+            own = own[max(0, read - 1 - len(output)) :]
+            news.append(own[1:] if read else own)
+            wrong.append(read > 0 and newest != UNKNOWN and own[:1] != [newest])
+        tokens = np.array([*chain.from_iterable(news)], np.int64)
+        return tokens, np.array([*map(len, news)], np.int64), np.array(wrong, np.bool_)
 
     def _newest(self, outputs: Sequence[Sequence[int]]) -> tuple[Any, Any, Any]:
         """Return the newest token of each row, the one before, and how many are pending."""
@@ -109,13 +174,11 @@ class Members:
             tokens[place], before[place] = newest[place], _before_last(outputs[place])
         return tokens, before, pending
 
-    def feed(self, tokens: Any) -> Any:
-        """Note that rows were fed a token each; return their positions."""
+    def feed(self, new: New) -> None:
+        """Note that rows were fed."""
         numbers = self._numbers.numbers
-        numbers[self.slots, LAST] = tokens
-        positions = numbers[self.slots, POSITION] + 1
-        numbers[self.slots, POSITION] = positions
-        return positions
+        numbers[self.slots, LAST] = new.tokens[new.since[1:] - 1]
+        numbers[self.slots, FED] += new.since[1:] - new.since[:-1]
 
 
 def _before_last(tokens: Sequence[int]) -> int:

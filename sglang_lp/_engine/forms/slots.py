@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from sglang_lp._engine.apply.answers import Answers, PendingAnswer
+from sglang_lp._engine.forms.walk import CHILD, DRAFTED, HOW, NEXT
 from sglang_lp.forms.arena import Arena
-from sglang_lp.forms.bits import has_bit
 from sglang_lp.forms.compiled import compiled
+from sglang_lp.forms.form import DEPTH, ROW
 from sglang_lp.forms.out import DECIDED, EDITED, FORCED
 
 if TYPE_CHECKING:
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["Formed", "Part", "Slots"]
 
 #: Columns: number of generated tokens that were fed, the newest of them, resumed ones among them;
-#: the position at which the row has to be asked by itself; the row of the logits in which the
-#: device decides whether the token at the newest position is forced (-1 for none), and the bits of
-#: its other edits; then the run of edited positions: first, after the last (-1 for none), and bits.
-POSITION, LAST, RESUMED, WAKE, ASKED, ELSE, SINCE, UNTIL, HOW = range(9)
+#: the number with which the row ends; the position at which it has to be asked by itself; its first
+#: row of the logits in the last step, if the device decides there whether a token is forced (else
+#: -1); then the run of edited positions: first, after the last (-1 for none), and bits.
+FED, LAST, RESUMED, LIMIT, WAKE, ASKED, SINCE, UNTIL, RUN = range(9)
 _COLUMNS = 9
 #: The newest token of a row whose form reads no tokens.
 UNKNOWN = -1
@@ -36,6 +37,7 @@ class Slots:
 
     Attributes:
         numbers: Shape ``(slots, columns)``, int64.
+        drafted: The drafts of the last step, shape ``(slots, nodes, 4)``, int64.
         watched: The bits of watched tokens.
         left: How often a row has left its form.
         answers: The device's answers to the newest questions, until they are read.
@@ -46,6 +48,7 @@ class Slots:
         self.left = 0
         self.answers: Answers | None = None
         self.numbers: Any = np.zeros((16, _COLUMNS), np.int64)
+        self.drafted: Any = np.zeros((16, 1, 4), np.int64)
         self._free: list[int] = []
         self._end = 0
 
@@ -55,8 +58,16 @@ class Slots:
             return self._free.pop()
         if self._end == len(self.numbers):
             self.numbers = np.concatenate((self.numbers, np.zeros_like(self.numbers)))
+            self.drafted = np.concatenate((self.drafted, np.zeros_like(self.drafted)))
         self._end += 1
         return self._end - 1
+
+    def widen(self, width: int) -> None:
+        """Make room for drafts with so many nodes."""
+        slots, known, columns = self.drafted.shape
+        if known < width:
+            more = np.zeros((slots, width - known, columns), np.int64)
+            self.drafted = np.concatenate((self.drafted, more), axis=1)
 
     def give(self, slot: int) -> None:
         """Take back a slot."""
@@ -127,26 +138,53 @@ class Formed:
         self.slots.give(self.slot)
 
     def leave(self, edit_log: EditLog) -> None:
-        """Note that the row leaves, and move its run of edited positions to its edit log."""
+        """Note that the row leaves, and move what is known of its edits to its edit log."""
         self.slots.left += 1
         numbers = self.slots.numbers[self.slot]
-        asked, otherwise, since, until, how = numbers[ASKED:].tolist()
+        fed, asked = int(numbers[FED]), int(numbers[ASKED])
+        since, until, how = numbers[SINCE:].tolist()
         if until >= 0:
             edit_log.add_run(since, until, forced=how >= FORCED)
-            numbers[UNTIL] = -1
-        if asked >= 0 and self.slots.answers is not None:
-            answer = PendingAnswer(self.slots.answers, asked, is_edited=otherwise > 0)
-            edit_log.add(int(numbers[POSITION]), forced=answer)
-            numbers[ASKED] = -1
+        numbers[UNTIL] = numbers[ASKED] = -1
+        nodes = self.slots.drafted[self.slot]
+        if nodes[:, HOW].any():
+            for node, path in _paths(nodes[:, CHILD:HOW].tolist(), nodes[:, DRAFTED].tolist()):
+                edits = int(nodes[node, HOW])
+                forced: bool | PendingAnswer = edits >= FORCED
+                if edits & DECIDED and self.slots.answers is not None:
+                    is_edited = edits & EDITED > 0
+                    forced = PendingAnswer(self.slots.answers, asked + node, is_edited=is_edited)
+                elif not edits or not node:
+                    continue
+                if node:
+                    edit_log.add_drafted(fed + len(path), path, forced=forced)
+                else:
+                    edit_log.add(fed, forced=forced)
+            nodes[:, HOW] = 0
+
+
+def _paths(
+    links: Sequence[Sequence[int]], token_ids: Sequence[int]
+) -> Iterator[tuple[int, list[int]]]:
+    """Yield the nodes of a draft, and the drafted tokens up to each, from node 0 on."""
+    left: list[tuple[int, list[int]]] = [(0, [])]
+    for _ in token_ids:  # ends, whatever the links say
+        if not left:
+            break
+        node, path = left.pop()
+        yield node, path
+        child, _ = links[node]
+        while child > 0:
+            left.append((child, [*path, token_ids[child]]))
+            child = links[child][1]
 
 
 @compiled()
 def _note(  # noqa: PLR0913, PLR0917 - compiled into its callers
-    numbers: Any, slot: Any, how: Any, place: Any, ended: Any, count: Any
+    numbers: Any, slot: Any, position: Any, how: Any, place: Any, ended: Any, count: Any
 ) -> Any:
-    """Note the edits of the newest position of a row; return the number of runs that ended."""
-    position = numbers[slot, POSITION]
-    if numbers[slot, UNTIL] == position and numbers[slot, HOW] == how:
+    """Note the edits of a position of a row; return the number of runs that ended."""
+    if numbers[slot, UNTIL] == position and numbers[slot, RUN] == how:
         numbers[slot, UNTIL] = position + 1
         return count
     if numbers[slot, UNTIL] >= 0:
@@ -155,41 +193,67 @@ def _note(  # noqa: PLR0913, PLR0917 - compiled into its callers
         count += 1
     numbers[slot, SINCE] = position
     numbers[slot, UNTIL] = position + 1
-    numbers[slot, HOW] = how
+    numbers[slot, RUN] = how
     return count
 
 
-@compiled("int64(int64[:,::1], int64[::1], uint8[::1], int64[::1], int64[:,::1])")
-def log_step(numbers: Any, slots: Any, edited: Any, rows: Any, ended: Any) -> int:
+@compiled(
+    "int64(int64[:,::1], int64[:,:,::1], int64[::1], uint8[::1], int64[:,::1], int64[::1],"
+    " int64[:,:,::1], int64, int64[:,::1])"
+)
+def log_step(  # noqa: PLR0913, PLR0917 - one compiled call
+    numbers: Any,
+    drafted: Any,
+    slots: Any,
+    edited: Any,
+    visits: Any,
+    first: Any,
+    trees: Any,
+    width: Any,
+    ended: Any,
+) -> int:
     """Note the edits of a step; return the number of runs that ended.
 
     Args:
-        numbers: Of :class:`Slots`.
+        numbers: Of :class:`Slots`, like ``drafted``.
+        drafted: As there.
         slots: For each row its slot.
-        edited: For each row how it was edited, as in :class:`~sglang_lp.forms.out.Out`.
-        rows: For each row its row of the logits.
+        edited: For each visit how it was edited, as in :class:`~sglang_lp.forms.out.Out`.
+        visits: As in :class:`~sglang_lp.forms.form.Visits`, like ``first``.
+        first: As there.
+        trees: The drafts of the rows, as for :func:`~sglang_lp._engine.forms.walk.walk`.
+        width: Nodes of each draft.
         ended: Gets the runs that ended: place of the row, first position, position after the last,
             and how it was edited.
     """
     count = 0
     for place in range(len(slots)):
-        how, slot = np.int64(edited[place]), slots[place]
-        if how & DECIDED:
-            numbers[slot, ASKED], numbers[slot, ELSE] = rows[place], how & EDITED
-        elif how:
-            count = _note(numbers, slot, how, place, ended, count)
+        slot = slots[place]
+        drafted[slot, :width] = trees[place]
+        drafted[slot, :width, HOW] = 0
+        for visit in range(first[place], first[place + 1]):
+            row, how = visits[visit, ROW], np.int64(edited[visit])
+            if row < 0 or not how:
+                continue
+            drafted[slot, row % width, HOW] = how
+            if how & DECIDED:
+                numbers[slot, ASKED] = row - row % width
+            elif visits[visit, DEPTH] == 0:
+                position = numbers[slot, FED]
+                count = _note(numbers, slot, position, how, place, ended, count)
     return count
 
 
-@compiled("int64(int64[:,::1], int64[::1], boolean[::1], int64[:,::1])")
-def log_answers(numbers: Any, slots: Any, answers: Any, ended: Any) -> int:
+@compiled("int64(int64[:,::1], int64[:,:,::1], int64[::1], boolean[::1], int64[:,::1])")
+def log_answers(numbers: Any, drafted: Any, slots: Any, answers: Any, ended: Any) -> int:
     """Note what the device has decided; return the number of runs that ended.
 
     Args:
-        numbers: As for :func:`log_step`, like ``slots`` and ``ended``.
-        slots: As there.
+        numbers: As for :func:`log_step`, like ``drafted``.
+        drafted: As there.
+        slots: For each row of the step that asked its slot.
         answers: For each row of the logits whether its token was forced; empty for none.
-        ended: As there.
+        ended: As for :func:`log_step`.
     """
     count = 0
     for place in range(len(slots)):
@@ -198,23 +262,44 @@ def log_answers(numbers: Any, slots: Any, answers: Any, ended: Any) -> int:
         if asked < 0:
             continue
         numbers[slot, ASKED] = -1
-        how = FORCED if asked < len(answers) and answers[asked] else numbers[slot, ELSE]
-        if how:
-            count = _note(numbers, slot, how, place, ended, count)
+        for node in range(drafted.shape[1]):
+            how = drafted[slot, node, HOW]
+            if not how & DECIDED:
+                continue
+            row = asked + node
+            how = FORCED if row < len(answers) and answers[row] else how & EDITED
+            drafted[slot, node, HOW] = how
+            if how and not node:
+                count = _note(numbers, slot, numbers[slot, FED], how, place, ended, count)
     return count
 
 
-@compiled("void(int32[::1], int64[:,::1], int64[::1], boolean[::1])")
-def find_watched(bits: Any, watching: Any, tokens: Any, found: Any) -> None:
-    """Mark the rows that got a token that they watch for.
+@compiled("int64(int64[:,::1], int64[:,:,::1], int64[::1], int64[::1], int64[::1], int64[:,::1])")
+def log_accepted(  # noqa: PLR0913, PLR0917 - one compiled call
+    numbers: Any, drafted: Any, slots: Any, new: Any, since: Any, ended: Any
+) -> int:
+    """Note the edits at drafted tokens that were accepted; return the number of runs that ended.
 
     Args:
-        bits: Sets of tokens.
-        watching: For each row that watches its place, and offset and size of its set.
-        tokens: For each row its token.
-        found: For each row; becomes true.
+        numbers: As for :func:`log_step`, like ``drafted`` and ``slots``.
+        drafted: As there.
+        slots: As there.
+        new: The tokens that rows got, row after row.
+        since: The first of each row, and their number.
+        ended: As for :func:`log_step`; the runs of one row follow each other.
     """
-    for which in range(len(watching)):
-        place = watching[which, 0]
-        if has_bit(bits, watching[which, 1], watching[which, 2], tokens[place]):
-            found[place] = True
+    count = 0
+    for place in range(len(slots)):
+        slot, node = slots[place], np.int64(0)
+        position = numbers[slot, FED]
+        for which in range(since[place], since[place + 1] - 1):
+            position += 1
+            node = drafted[slot, node, CHILD]
+            while node > 0 and drafted[slot, node, DRAFTED] != new[which]:
+                node = drafted[slot, node, NEXT]
+            if node <= 0:
+                break
+            how = drafted[slot, node, HOW]
+            if how:
+                count = _note(numbers, slot, position, how, place, ended, count)
+    return count

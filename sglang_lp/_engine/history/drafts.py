@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 
 class Drafts(NamedTuple):
@@ -14,7 +16,7 @@ class Drafts(NamedTuple):
 
     Attributes:
         width: Nodes of each tree.
-        token_ids: For each request the token of each node.
+        token_ids: For each request the token of each node; -1 for nodes that it lacks.
         first_child: For each request and node the first child, -1 for none.
         next_sibling: For each request and node the next child of the same parent, -1 for none.
     """
@@ -23,3 +25,13 @@ class Drafts(NamedTuple):
     token_ids: Sequence[Sequence[int]]
     first_child: Sequence[Sequence[int]]
     next_sibling: Sequence[Sequence[int]]
+
+    def numbers(self) -> Any:
+        """Return token, first child and next sibling of each node, and 0, as an array, int64.
+
+        Its shape is ``(requests, width, 4)``.
+        """
+        numbers = np.zeros((len(self.token_ids), self.width, 4), np.int64)
+        for column, part in enumerate(self[1:]):
+            numbers[:, :, column] = part
+        return numbers

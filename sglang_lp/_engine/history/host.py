@@ -44,6 +44,9 @@ class Pending(Protocol):
     def counts_of(self, output_ids: Sequence[Sequence[int]]) -> Any:
         """Return how many they are, without waiting for the device."""
 
+    def accepted_of(self, output_ids: Sequence[Sequence[int]]) -> tuple[Any, Any]:
+        """Return these tokens, request after request, and how many each has, int64."""
+
 
 class Host:
     """The host of a request outside a server: the history is complete, and errors are raised.

@@ -8,10 +8,12 @@ import numpy as np
 
 from sglang_lp.builtins.repetition.dry import penalties_of
 from sglang_lp.builtins.repetition.tail_form import (
+    enter,
     fits,
-    push,
+    put_back,
     read_of,
     runs_of,
+    saved_size,
     size_of,
     tokens_of,
     write,
@@ -19,12 +21,12 @@ from sglang_lp.builtins.repetition.tail_form import (
 from sglang_lp.forms.arena import Arena
 from sglang_lp.forms.bits import bits_of, has_bit
 from sglang_lp.forms.compiled import compiled
-from sglang_lp.forms.form import EditKind, Form
+from sglang_lp.forms.form import ROW, TOKEN, EditKind, Form
 from sglang_lp.forms.out import BIAS, EDITED, LACKS
 
 if TYPE_CHECKING:
     from sglang_lp.forms.arena import ArenaBlock
-    from sglang_lp.forms.form import Group, Seen
+    from sglang_lp.forms.form import Group, Visits
     from sglang_lp.forms.out import Out
     from sglang_lp.request import Request
 
@@ -37,21 +39,23 @@ _PIECE = 64
 
 
 @compiled()
-def _push(numbers: Any, block: Any, token_id: Any) -> None:
-    """Append a token to a row."""
-    reach = np.int64(numbers[block + _WINDOW]) - np.int64(numbers[block + _ALLOWED])
-    push(numbers, block + _TAIL, reach, token_id)
-    breaks = numbers[block + _BREAKS]
-    if has_bit(numbers, breaks, numbers[block + _MANY], token_id):
-        numbers[block + _UNBROKEN] = 0
-    else:
-        numbers[block + _UNBROKEN] += 1
+def _reach_of(numbers: Any, block: Any) -> Any:
+    """Return the number of distances of a row."""
+    return np.int64(numbers[block + _WINDOW]) - np.int64(numbers[block + _ALLOWED])
+
+
+@compiled()
+def _count(numbers: Any, block: Any, token_id: Any, before: Any) -> Any:
+    """Return the tokens since the last breaker, with a token after so many."""
+    breaks, many = numbers[block + _BREAKS], numbers[block + _MANY]
+    return 0 if has_bit(numbers, breaks, many, token_id) else before + 1
 
 
 @compiled()
 def _penalise(
     numbers: Any,
     block: Any,
+    unbroken: Any,
     penalties: Any,
     base: Any,
     vocab_size: Any,
@@ -64,7 +68,7 @@ def _penalise(
     """Append the biases of a row; return the number of all biases."""
     window, allowed = np.int64(numbers[block + _WINDOW]), np.int64(numbers[block + _ALLOWED])
     reach = window - allowed
-    unbroken, read = np.int64(numbers[block + _UNBROKEN]), read_of(numbers, block + _TAIL)
+    read = read_of(numbers, block + _TAIL)
     if unbroken < allowed:
         return end
     tokens = tokens_of(numbers, block + _TAIL, reach)
@@ -96,16 +100,17 @@ def _penalise(
 
 
 @compiled(
-    "int64(int32[::1], float64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, int64,"
-    " int64[:,::1], int64, int64[::1], float64[::1], int64[::1], uint8[::1])"
+    "int64(int32[::1], float64[::1], int64[::1], int64[::1], int64[::1], int64[:,::1], int64,"
+    " int64, int64, int64[:,::1], int64, int64[::1], float64[::1], int64[::1], uint8[::1])"
 )
 def _step(
     numbers: Any,
     penalties: Any,
     blocks: Any,
     at: Any,
-    tokens: Any,
-    rows: Any,
+    first: Any,
+    visits: Any,
+    deepest: Any,
     stride: Any,
     vocab_size: Any,
     marks: Any,
@@ -116,29 +121,41 @@ def _step(
     edited: Any,
 ) -> Any:
     """Feed and edit all rows; return the mark of the last."""
-    end = counts[BIAS]
+    end, size = counts[BIAS], np.int64(0)
+    for block in blocks:
+        size = max(size, saved_size(_reach_of(numbers, block)))
+    saved, unbroken = np.empty(size * deepest, np.int32), np.zeros(deepest + 1, np.int64)
     for row in range(len(blocks)):
-        block, place = blocks[row], at[row]
-        if end + numbers[block + _WINDOW] > len(bias):
-            counts[LACKS] = 1
-            break
-        _push(numbers, block, tokens[place])
-        before = end
-        mark += 1
-        end = _penalise(
-            numbers,
-            block,
-            penalties,
-            rows[place] * stride,
-            vocab_size,
-            marks,
-            mark,
-            bias,
-            values,
-            end,
-        )
-        if end > before:
-            edited[place] |= EDITED
+        block, place, depth = blocks[row], at[row], np.int64(0)
+        reach, unbroken[0] = _reach_of(numbers, block), numbers[block + _UNBROKEN]
+        for visit in range(first[place], first[place + 1]):
+            if end + numbers[block + _WINDOW] > len(bias):
+                counts[LACKS] = 1
+                break
+            depth = enter(numbers, block + _TAIL, reach, visits[visit], depth, deepest, saved)
+            before = unbroken[max(depth - 1, 0)]
+            unbroken[depth] = _count(numbers, block, visits[visit, TOKEN], before)
+            if visits[visit, ROW] < 0:
+                continue
+            mark, begin = mark + 1, end
+            end = _penalise(
+                numbers,
+                block,
+                unbroken[depth],
+                penalties,
+                visits[visit, ROW] * stride,
+                vocab_size,
+                marks,
+                mark,
+                bias,
+                values,
+                end,
+            )
+            if end > begin:
+                edited[visit] |= EDITED
+        numbers[block + _UNBROKEN] = unbroken[0]
+        if depth:
+            put_back(numbers, block + _TAIL, reach, saved, 0)
     counts[BIAS] = end
     return mark
 
@@ -176,16 +193,13 @@ class DryForm(Form):
         write(numbers[_TAIL:], tail)
         return block
 
-    def step(self, group: Group, seen: Seen, out: Out) -> None:
+    def step(self, group: Group, visits: Visits, out: Out) -> None:
         out.mark = _step(
             self.arena.numbers,
             self._penalties.numbers,
             group.blocks,
             group.at,
-            seen.tokens,
-            seen.rows,
-            seen.stride,
-            seen.vocab_size,
+            *visits,
             out.marks,
             out.mark,
             out.bias,

@@ -17,12 +17,12 @@ import numpy as np
 from sglang_lp.builtins.repetition.no_repeat_ngram import counted
 from sglang_lp.forms.bits import bits_of, has_bit
 from sglang_lp.forms.compiled import compiled
-from sglang_lp.forms.form import EditKind, Form
+from sglang_lp.forms.form import DEPTH, ROW, TOKEN, EditKind, Form
 from sglang_lp.forms.out import ASKS, BAN, EDITED, LACKS
 
 if TYPE_CHECKING:
     from sglang_lp.forms.arena import ArenaBlock
-    from sglang_lp.forms.form import Group, Seen
+    from sglang_lp.forms.form import Group, Visits
     from sglang_lp.forms.out import Out
     from sglang_lp.request import Request
 
@@ -81,11 +81,19 @@ def _erase(
 
 
 @compiled()
-def _same(numbers: Any, tokens: Any, ring: Any, one: Any, other: Any, before: Any) -> bool:
-    """Tell whether two followers have the same context."""
-    for back in range(1, before + 1):
-        first = numbers[tokens + ((one - back) & ring)]
-        if first != numbers[tokens + ((other - back) & ring)]:
+def _token_at(numbers: Any, block: Any, drafted: Any, place: Any) -> Any:
+    """Return the token at a place, which may be drafted."""
+    end = np.int64(numbers[block + _END])
+    if place >= end:
+        return np.int64(drafted[place - end])
+    return np.int64(numbers[block + _HEAD + (place & np.int64(numbers[block + _RING]))])
+
+
+@compiled()
+def _same(numbers: Any, block: Any, drafted: Any, place: Any, context: Any) -> bool:
+    """Tell whether a follower has a context."""
+    for back in range(1, np.int64(numbers[block + _BEFORE]) + 1):
+        if _token_at(numbers, block, drafted, place - back) != context[back - 1]:
             return False
     return True
 
@@ -113,9 +121,9 @@ def _forget(numbers: Any, block: Any, place: Any) -> None:
 
 
 @compiled()
-def _replace(numbers: Any, block: Any, place: Any, gram: Any) -> Any:
+def _replace(numbers: Any, block: Any, drafted: Any, place: Any, gram: Any, context: Any) -> Any:
     """Enter the n-gram of a follower; return the follower whose place it takes, -1 for none."""
-    before, ring = np.int64(numbers[block + _BEFORE]), np.int64(numbers[block + _RING])
+    ring = np.int64(numbers[block + _RING])
     mask = np.int64(numbers[block + _TABLE])
     tokens = block + _HEAD
     nodes = tokens + ring + 1
@@ -131,7 +139,7 @@ def _replace(numbers: Any, block: Any, place: Any, gram: Any) -> Any:
         if (
             numbers[node + _GRAM] == gram
             and numbers[node + _TOKEN] == token_id
-            and _same(numbers, tokens, ring, known, place, before)
+            and _same(numbers, block, drafted, known, context)
         ):
             break
         at = (at + 1) & mask
@@ -145,36 +153,38 @@ def _replace(numbers: Any, block: Any, place: Any, gram: Any) -> Any:
 
 
 @compiled()
-def _slot_for(numbers: Any, block: Any, place: Any, context: Any) -> Any:
-    """Return the slot of the context of a place, used or free, in the table of contexts."""
-    before, ring = np.int64(numbers[block + _BEFORE]), np.int64(numbers[block + _RING])
-    mask = np.int64(numbers[block + _TABLE])
-    tokens = block + _HEAD
-    nodes = tokens + ring + 1
+def _slot_for(numbers: Any, block: Any, drafted: Any, known: Any, context: Any) -> Any:
+    """Return the slot of a context, used or free, in the table of contexts."""
+    ring, mask = np.int64(numbers[block + _RING]), np.int64(numbers[block + _TABLE])
+    nodes = block + _HEAD + ring + 1
     contexts = nodes + _FIELDS * (ring + 1)
-    at = context & mask
+    at = known & mask
     while True:
         latest = np.int64(numbers[contexts + at])
         if latest < 0 or (
-            numbers[nodes + _FIELDS * (latest & ring) + _CONTEXT] == context
-            and _same(numbers, tokens, ring, latest, place, before)
+            numbers[nodes + _FIELDS * (latest & ring) + _CONTEXT] == known
+            and _same(numbers, block, drafted, latest, context)
         ):
             return contexts + at
         at = (at + 1) & mask
 
 
 @compiled()
-def _context_of(numbers: Any, block: Any, place: Any, base: Any) -> Any:
-    """Return the hash of the n - 1 tokens before a place."""
-    before, ring = np.int64(numbers[block + _BEFORE]), np.int64(numbers[block + _RING])
-    context = np.int64(before)
-    for earlier in range(place - before, place):
-        context = _mix(context, np.int64(numbers[block + _HEAD + (earlier & ring)]), base)
-    return context
+def _read_context(
+    numbers: Any, block: Any, drafted: Any, place: Any, base: Any, context: Any
+) -> Any:
+    """Write the n - 1 tokens before a place, newest first, and return their hash."""
+    before = np.int64(numbers[block + _BEFORE])
+    known = np.int64(before)
+    for back in range(before, 0, -1):
+        token_id = _token_at(numbers, block, drafted, place - back)
+        context[back - 1] = token_id
+        known = _mix(known, token_id, base)
+    return known
 
 
 @compiled()
-def _push(numbers: Any, block: Any, token_id: Any, base: Any) -> None:
+def _push(numbers: Any, block: Any, drafted: Any, token_id: Any, base: Any, context: Any) -> None:
     """Append a token to a row."""
     place, start = np.int64(numbers[block + _END]), np.int64(numbers[block + _START])
     before, ring = np.int64(numbers[block + _BEFORE]), np.int64(numbers[block + _RING])
@@ -189,12 +199,12 @@ def _push(numbers: Any, block: Any, token_id: Any, base: Any) -> None:
     white, many = numbers[block + _WHITE], numbers[block + _MANY]
     if place - start < before or has_bit(numbers, white, many, token_id):
         return
-    context = _context_of(numbers, block, place, base)
-    gram = _mix(context, token_id, base)
-    numbers[node + _CONTEXT], numbers[node + _GRAM] = context, gram
+    hashed = _read_context(numbers, block, drafted, place, base, context)
+    gram = _mix(hashed, token_id, base)
+    numbers[node + _CONTEXT], numbers[node + _GRAM] = hashed, gram
     numbers[node + _TOKEN] = token_id
-    known = _replace(numbers, block, place, gram)
-    slot = _slot_for(numbers, block, place, context)
+    known = _replace(numbers, block, drafted, place, gram, context)
+    slot = _slot_for(numbers, block, drafted, hashed, context)
     head = np.int64(numbers[slot])
     numbers[slot] = place
     if head == known and known >= 0:  # the latest follower was this token
@@ -206,17 +216,27 @@ def _push(numbers: Any, block: Any, token_id: Any, base: Any) -> None:
 
 @compiled()
 def _ban(
-    numbers: Any, block: Any, base: Any, first: Any, vocab_size: Any, ban: Any, end: Any
+    numbers: Any,
+    block: Any,
+    drafted: Any,
+    depth: Any,
+    base: Any,
+    context: Any,
+    first: Any,
+    vocab_size: Any,
+    ban: Any,
+    end: Any,
 ) -> Any:
-    """Append the bans of a row; return the number of all bans."""
-    now, start = np.int64(numbers[block + _END]), np.int64(numbers[block + _START])
+    """Append the bans of a row after drafted tokens; return the number of all bans."""
+    known, start = np.int64(numbers[block + _END]), np.int64(numbers[block + _START])
+    now = known + depth
     before, ring = np.int64(numbers[block + _BEFORE]), np.int64(numbers[block + _RING])
     if now - start < before:
         return end
     nodes = block + _HEAD + ring + 1
     oldest = max(now - np.int64(numbers[block + _WINDOW]), start) + before
-    context = _context_of(numbers, block, now, base)
-    place = np.int64(numbers[_slot_for(numbers, block, now, context)])
+    hashed = _read_context(numbers, block, drafted, now, base, context)
+    place = np.int64(numbers[_slot_for(numbers, block, drafted, hashed, context)])
     while place >= oldest:
         node = nodes + _FIELDS * (place & ring)
         token_id = np.int64(numbers[node + _TOKEN])
@@ -224,18 +244,30 @@ def _ban(
             ban[end] = first + token_id
             end += 1
         place = np.int64(numbers[node + _OLDER])
+    white, many = numbers[block + _WHITE], numbers[block + _MANY]
+    for later in range(max(known, oldest), now):  # drafted tokens that follow the same context
+        token_id = np.int64(drafted[later - known])
+        if (
+            token_id < vocab_size
+            and not has_bit(numbers, white, many, token_id)
+            and _same(numbers, block, drafted, later, context)
+        ):
+            ban[end] = first + token_id
+            end += 1
     return end
 
 
 @compiled("void(int32[::1], int64, int64[::1], int64)")
 def _read(numbers: Any, block: Any, token_ids: Any, base: Any) -> None:
     """Append tokens to a row."""
+    context = np.empty(np.int64(numbers[block + _BEFORE]), np.int64)
+    drafted = np.empty(0, np.int64)
     for token_id in token_ids:
-        _push(numbers, block, token_id, base)
+        _push(numbers, block, drafted, token_id, base, context)
 
 
 @compiled(
-    "void(int32[::1], int64, int64[::1], int64[::1], int64[::1], int64[::1], int64, int64,"
+    "void(int32[::1], int64, int64[::1], int64[::1], int64[::1], int64[:,::1], int64, int64, int64,"
     " int64[::1], int64[::1], uint8[::1])"
 )
 def _step(
@@ -243,30 +275,55 @@ def _step(
     base: Any,
     blocks: Any,
     at: Any,
-    tokens: Any,
-    rows: Any,
+    first: Any,
+    visits: Any,
+    deepest: Any,
     stride: Any,
     vocab_size: Any,
     ban: Any,
     counts: Any,
     edited: Any,
 ) -> None:
-    """Feed and edit all rows; a row that outgrows its block is asked."""
-    end = counts[BAN]
+    """Feed and edit all rows; a row that outgrows its block is asked.
+
+    Drafted tokens are not entered: what they add is compared one by one.
+    """
+    end, longest = counts[BAN], np.int64(0)
+    for block in blocks:
+        longest = max(longest, np.int64(numbers[block + _BEFORE]))
+    context, drafted = np.empty(longest, np.int64), np.empty(deepest, np.int64)
     for row in range(len(blocks)):
         block, place = blocks[row], at[row]
-        if end + numbers[block + _RING] > len(ban):
-            counts[LACKS] = 1
-            break
-        held = numbers[block + _END] + 1 - numbers[block + _START]
-        if min(held, numbers[block + _WINDOW]) > numbers[block + _RING]:
-            edited[place] |= ASKS  # more tokens than its limit
-            continue
-        _push(numbers, block, tokens[place], base)
-        before = end
-        end = _ban(numbers, block, base, rows[place] * stride, vocab_size, ban, end)
-        if end > before:
-            edited[place] |= EDITED
+        for visit in range(first[place], first[place + 1]):
+            depth, token_id = visits[visit, DEPTH], visits[visit, TOKEN]
+            if end + numbers[block + _RING] + depth > len(ban):
+                counts[LACKS] = 1
+                break
+            if depth:
+                drafted[depth - 1] = token_id
+            else:
+                held = numbers[block + _END] + 1 - numbers[block + _START]
+                if min(held, numbers[block + _WINDOW]) > numbers[block + _RING]:
+                    edited[visit] |= ASKS  # more tokens than its limit
+                    break
+                _push(numbers, block, drafted, token_id, base, context)
+            if visits[visit, ROW] < 0:
+                continue
+            before, base_row = end, visits[visit, ROW] * stride
+            end = _ban(
+                numbers,
+                block,
+                drafted,
+                depth,
+                base,
+                context,
+                base_row,
+                vocab_size,
+                ban,
+                end,
+            )
+            if end > before:
+                edited[visit] |= EDITED
     counts[BAN] = end
 
 
@@ -309,16 +366,13 @@ class NoRepeatNGramForm(Form):
         _read(self.arena.numbers, block.at, text, self._base)
         return block
 
-    def step(self, group: Group, seen: Seen, out: Out) -> None:
+    def step(self, group: Group, visits: Visits, out: Out) -> None:
         _step(
             self.arena.numbers,
             self._base,
             group.blocks,
             group.at,
-            seen.tokens,
-            seen.rows,
-            seen.stride,
-            seen.vocab_size,
+            *visits,
             out.ban,
             out.counts,
             out.edited,

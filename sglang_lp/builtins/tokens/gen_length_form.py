@@ -10,12 +10,12 @@ from sglang_lp.builtins.tokens.gen_length import UNIT
 from sglang_lp.edits import MAX_BIAS
 from sglang_lp.forms.arena import Arena
 from sglang_lp.forms.compiled import compiled
-from sglang_lp.forms.form import EditKind, Form
+from sglang_lp.forms.form import POSITION, ROW, TOKEN, EditKind, Form
 from sglang_lp.forms.out import ASKS, BIAS, EDITED, LACKS
 
 if TYPE_CHECKING:
     from sglang_lp.forms.arena import ArenaBlock
-    from sglang_lp.forms.form import Group, Seen
+    from sglang_lp.forms.form import Group, Visits
     from sglang_lp.forms.out import Out
     from sglang_lp.request import Request
 
@@ -27,8 +27,18 @@ _BIAS, _POWER, _UNIT = range(3)
 _MOST_POWER = 3
 
 
+@compiled()
+def _value_of(growths: Any, growth: Any, position: Any) -> Any:
+    """Return the bias at a position."""
+    power = 1.0
+    for _ in range(np.int64(growths[growth + _POWER])):
+        power *= position
+    value = growths[growth + _BIAS] * power / growths[growth + _UNIT]
+    return max(-MAX_BIAS, min(MAX_BIAS, value))
+
+
 @compiled(
-    "void(int32[::1], float64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1],"
+    "void(int32[::1], float64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[:,::1],"
     " int64, int64[::1], float64[::1], int64[::1], uint8[::1])"
 )
 def _step(
@@ -36,9 +46,9 @@ def _step(
     growths: Any,
     blocks: Any,
     at: Any,
-    newest: Any,
-    positions: Any,
-    rows: Any,
+    unseen: Any,
+    first: Any,
+    visits: Any,
     stride: Any,
     bias: Any,
     values: Any,
@@ -49,28 +59,27 @@ def _step(
     end = counts[BIAS]
     for row in range(len(blocks)):
         block, place = blocks[row], at[row]
-        many = np.int64(numbers[block + _MANY])
-        if end + many > len(bias):
-            counts[LACKS] = 1
-            break
-        tokens = np.int64(numbers[block + _TOKENS])
-        for which in range(many):
-            if numbers[tokens + which] == newest[place]:
-                edited[place] |= ASKS
-        if edited[place] & ASKS:
-            continue
+        many, tokens = np.int64(numbers[block + _MANY]), np.int64(numbers[block + _TOKENS])
         growth = np.int64(numbers[block + _GROWTH])
-        power = 1.0
-        for _ in range(np.int64(growths[growth + _POWER])):
-            power *= positions[row]
-        value = growths[growth + _BIAS] * power / growths[growth + _UNIT]
-        value = max(-MAX_BIAS, min(MAX_BIAS, value))
-        if value == 0.0:
-            continue
-        for which in range(many):
-            bias[end], values[end] = rows[place] * stride + numbers[tokens + which], value
-            end += 1
-        edited[place] |= EDITED
+        for visit in range(first[place], first[place + 1]):
+            if end + many > len(bias):
+                counts[LACKS] = 1
+                break
+            for which in range(many):
+                if numbers[tokens + which] == visits[visit, TOKEN]:
+                    edited[visit] |= ASKS
+            if edited[visit] & ASKS:
+                break
+            if visits[visit, ROW] < 0:
+                continue
+            value = _value_of(growths, growth, visits[visit, POSITION] - unseen[row])
+            if value == 0.0:
+                continue
+            base = visits[visit, ROW] * stride
+            for which in range(many):
+                bias[end], values[end] = base + numbers[tokens + which], value
+                end += 1
+            edited[visit] |= EDITED
     counts[BIAS] = end
 
 
@@ -99,16 +108,16 @@ class GenLengthForm(Form):
         self.arena.of(block)[:] = tokens.at, len(ids), numbers.at
         return block
 
-    def step(self, group: Group, seen: Seen, out: Out) -> None:
+    def step(self, group: Group, visits: Visits, out: Out) -> None:
         _step(
             self.arena.numbers,
             self._growths.numbers,
             group.blocks,
             group.at,
-            seen.tokens,
-            group.positions(seen),
-            seen.rows,
-            seen.stride,
+            group.before,
+            visits.first,
+            visits.numbers,
+            visits.stride,
             out.bias,
             out.values,
             out.counts,

@@ -8,12 +8,12 @@ import numpy as np
 
 from sglang_lp.forms.arena import Arena
 from sglang_lp.forms.compiled import compiled
-from sglang_lp.forms.form import EditKind, Form
+from sglang_lp.forms.form import POSITION, ROW, EditKind, Form
 from sglang_lp.forms.out import ASKS, BIAS, EDITED, LACKS
 
 if TYPE_CHECKING:
     from sglang_lp.forms.arena import ArenaBlock
-    from sglang_lp.forms.form import Group, Seen
+    from sglang_lp.forms.form import Group, Visits
     from sglang_lp.forms.out import Out
     from sglang_lp.request import Request
 
@@ -24,16 +24,17 @@ _FIRST, _AFTER, _LOW, _HIGH = range(4)
 
 
 @compiled(
-    "void(int32[::1], float64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64,"
-    " int64[::1], float64[::1], int64[::1], uint8[::1])"
+    "void(int32[::1], float64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[:,::1],"
+    " int64, int64[::1], float64[::1], int64[::1], uint8[::1])"
 )
 def _step(
     numbers: Any,
     schedules: Any,
     blocks: Any,
     at: Any,
-    positions: Any,
-    rows: Any,
+    unseen: Any,
+    first: Any,
+    visits: Any,
     stride: Any,
     bias: Any,
     values: Any,
@@ -44,25 +45,28 @@ def _step(
     end = counts[BIAS]
     for row in range(len(blocks)):
         block, place = blocks[row], at[row]
-        many = np.int64(numbers[block + _MANY])
-        if end + many > len(bias):
-            counts[LACKS] = 1
-            break
+        many, tokens = np.int64(numbers[block + _MANY]), np.int64(numbers[block + _TOKENS])
         schedule = np.int64(numbers[block + _SCHEDULE])
-        first, after = schedules[schedule + _FIRST], schedules[schedule + _AFTER]
-        position = np.float64(positions[row])
-        if position < first or position >= after:
-            edited[place] |= ASKS
-            continue
-        low = schedules[schedule + _LOW]
-        value = low + (schedules[schedule + _HIGH] - low) * (position - first) / (after - 1 - first)
-        if value == 0.0:
-            continue
-        for which in range(many):
-            token_id = np.int64(numbers[numbers[block + _TOKENS] + which])
-            bias[end], values[end] = rows[place] * stride + token_id, value
-            end += 1
-        edited[place] |= EDITED
+        begin, after = schedules[schedule + _FIRST], schedules[schedule + _AFTER]
+        low, high = schedules[schedule + _LOW], schedules[schedule + _HIGH]
+        for visit in range(first[place], first[place + 1]):
+            if visits[visit, ROW] < 0:
+                continue
+            if end + many > len(bias):
+                counts[LACKS] = 1
+                break
+            position = np.float64(visits[visit, POSITION] - unseen[row])
+            if position < begin or position >= after:
+                edited[visit] |= ASKS
+                break
+            value = low + (high - low) * (position - begin) / (after - 1 - begin)
+            if value == 0.0:
+                continue
+            base = visits[visit, ROW] * stride
+            for which in range(many):
+                bias[end], values[end] = base + numbers[tokens + which], value
+                end += 1
+            edited[visit] |= EDITED
     counts[BIAS] = end
 
 
@@ -92,15 +96,16 @@ class ScheduledBiasForm(Form):
         self.arena.of(block)[:] = tokens.at, len(ids), numbers.at
         return block
 
-    def step(self, group: Group, seen: Seen, out: Out) -> None:
+    def step(self, group: Group, visits: Visits, out: Out) -> None:
         _step(
             self.arena.numbers,
             self._schedules.numbers,
             group.blocks,
             group.at,
-            group.positions(seen),
-            seen.rows,
-            seen.stride,
+            group.before,
+            visits.first,
+            visits.numbers,
+            visits.stride,
             out.bias,
             out.values,
             out.counts,

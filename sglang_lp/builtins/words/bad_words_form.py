@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sglang_lp.forms.compiled import compiled
-from sglang_lp.forms.form import EditKind, Form
+from sglang_lp.forms.form import DEPTH, ROW, TOKEN, EditKind, Form
 from sglang_lp.forms.out import BAN, EDITED, LACKS
 
 if TYPE_CHECKING:
     from sglang_lp.forms.arena import ArenaBlock
-    from sglang_lp.forms.form import Group, Seen
+    from sglang_lp.forms.form import Group, Visits
     from sglang_lp.forms.out import Out
     from sglang_lp.request import Request
     from sglang_lp.text.automaton import Automaton
@@ -51,15 +51,16 @@ def _follow(numbers: Any, sequences: Any, state: Any, token_id: Any) -> Any:
 
 
 @compiled(
-    "void(int32[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, int64[::1],"
+    "void(int32[::1], int64[::1], int64[::1], int64[::1], int64[:,::1], int64, int64, int64[::1],"
     " int64[::1], uint8[::1])"
 )
 def _step(
     numbers: Any,
     blocks: Any,
     at: Any,
-    tokens: Any,
-    rows: Any,
+    first: Any,
+    visits: Any,
+    deepest: Any,
     stride: Any,
     ban: Any,
     counts: Any,
@@ -67,26 +68,32 @@ def _step(
 ) -> None:
     """Feed and edit all rows."""
     end = counts[BAN]
+    drafted = np.zeros(deepest + 1, np.int64)  # the state at each depth
     for row in range(len(blocks)):
         block, place = blocks[row], at[row]
         sequences = np.int64(numbers[block + _SEQUENCES])
-        if end + numbers[sequences + _MOST] > len(ban):
-            counts[LACKS] = 1
-            break
-        state = _follow(numbers, sequences, np.int64(numbers[block + _STATE]), tokens[place])
-        numbers[block + _STATE] = state
-        if state == 0:
-            continue
         states, edges = np.int64(numbers[sequences]), np.int64(numbers[sequences + _EDGES])
         bounds = sequences + _HEAD + 2 * states + 1 + 2 * edges
         bans = bounds + states + 1
-        low, high = np.int64(numbers[bounds + state]), np.int64(numbers[bounds + state + 1])
-        base = rows[place] * stride
-        for which in range(low, high):
-            ban[end] = base + numbers[bans + which]
-            end += 1
-        if high > low:
-            edited[place] |= EDITED
+        drafted[0] = numbers[block + _STATE]
+        for visit in range(first[place], first[place + 1]):
+            if end + numbers[sequences + _MOST] > len(ban):
+                counts[LACKS] = 1
+                break
+            depth = visits[visit, DEPTH]
+            before = drafted[max(depth - 1, 0)]
+            state = _follow(numbers, sequences, before, visits[visit, TOKEN])
+            drafted[depth] = state
+            if state == 0 or visits[visit, ROW] < 0:
+                continue
+            low, high = np.int64(numbers[bounds + state]), np.int64(numbers[bounds + state + 1])
+            base = visits[visit, ROW] * stride
+            for which in range(low, high):
+                ban[end] = base + numbers[bans + which]
+                end += 1
+            if high > low:
+                edited[visit] |= EDITED
+        numbers[block + _STATE] = drafted[0]
     counts[BAN] = end
 
 
@@ -109,14 +116,15 @@ class BadWordsForm(Form):
         self.arena.of(block)[:] = known.state, shared.at
         return block
 
-    def step(self, group: Group, seen: Seen, out: Out) -> None:
+    def step(self, group: Group, visits: Visits, out: Out) -> None:
         _step(
             self.arena.numbers,
             group.blocks,
             group.at,
-            seen.tokens,
-            seen.rows,
-            seen.stride,
+            visits.first,
+            visits.numbers,
+            visits.deepest,
+            visits.stride,
             out.ban,
             out.counts,
             out.edited,

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sglang_lp.forms.compiled import compiled
-from sglang_lp.forms.form import FEWEST_STEPS, EditKind, Form
+from sglang_lp.forms.form import FEWEST_STEPS, POSITION, ROW, EditKind, Form
 from sglang_lp.forms.out import ASKS, FORCE, FORCED, LACKS
 
 if TYPE_CHECKING:
     from sglang_lp.forms.arena import ArenaBlock
-    from sglang_lp.forms.form import Group, Seen
+    from sglang_lp.forms.form import Group, Visits
     from sglang_lp.forms.out import Out
     from sglang_lp.request import Request
 
@@ -21,15 +21,16 @@ _SEQUENCE, _LENGTH, _AFTER = range(3)
 
 
 @compiled(
-    "void(int32[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, int64[::1],"
-    " int64[::1], int64[::1], uint8[::1])"
+    "void(int32[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[:,::1], int64,"
+    " int64[::1], int64[::1], int64[::1], uint8[::1])"
 )
 def _step(
     numbers: Any,
     blocks: Any,
     at: Any,
-    positions: Any,
-    rows: Any,
+    unseen: Any,
+    first: Any,
+    visits: Any,
     stride: Any,
     fill: Any,
     force: Any,
@@ -38,22 +39,26 @@ def _step(
 ) -> None:
     """Force the token of each row; the end of a sequence without a token after it is asked for."""
     end = counts[FORCE]
-    if end + len(blocks) > len(force):
-        counts[LACKS] = 1
-        return
     for row in range(len(blocks)):
         block, place = blocks[row], at[row]
-        position = positions[row]
-        if position < numbers[block + _LENGTH]:
-            token_id = np.int64(numbers[numbers[block + _SEQUENCE] + position])
-        else:
-            token_id = np.int64(numbers[block + _AFTER])
-        if token_id < 0:
-            edited[place] |= ASKS
-            continue
-        fill[end], force[end] = rows[place], rows[place] * stride + token_id
-        end += 1
-        edited[place] |= FORCED
+        for visit in range(first[place], first[place + 1]):
+            at_row = visits[visit, ROW]
+            if at_row < 0:
+                continue
+            if end >= len(force):
+                counts[LACKS] = 1
+                break
+            position = visits[visit, POSITION] - unseen[row]
+            if position < numbers[block + _LENGTH]:
+                token_id = np.int64(numbers[numbers[block + _SEQUENCE] + position])
+            else:
+                token_id = np.int64(numbers[block + _AFTER])
+            if token_id < 0:
+                edited[visit] |= ASKS
+                break
+            fill[end], force[end] = at_row, at_row * stride + token_id
+            end += 1
+            edited[visit] |= FORCED
     counts[FORCE] = end
 
 
@@ -79,14 +84,15 @@ class ForcedSequenceForm(Form):
         self.arena.of(block)[:] = shared.at, len(params.token_ids), after
         return block
 
-    def step(self, group: Group, seen: Seen, out: Out) -> None:
+    def step(self, group: Group, visits: Visits, out: Out) -> None:
         _step(
             self.arena.numbers,
             group.blocks,
             group.at,
-            group.positions(seen),
-            seen.rows,
-            seen.stride,
+            group.before,
+            visits.first,
+            visits.numbers,
+            visits.stride,
             out.fill,
             out.force,
             out.counts,

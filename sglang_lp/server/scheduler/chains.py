@@ -138,6 +138,7 @@ class _VerifyStep(NamedTuple):
         chains = [numbers[end - length : end] for end, length in zip(ends, lengths, strict=True)]
         # Node j of a chain has the child j + 1, up to the end of the verified part.
         child = [[*range(1, len(chain)), *[-1] * (width - len(chain) + 1)] for chain in chains]
+        chains = [[*chain, *[-1] * (width - len(chain))] for chain in chains]
         return Drafts(width, chains, child, [[-1] * width] * len(chains))
 
 

@@ -9,6 +9,7 @@ was launched meanwhile does not wait for the host.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,29 @@ class PendingResults:
             result.copy_done.synchronize()
         self._was_read = True
         return np.asarray(result.next_token_ids.cpu().numpy()[places], np.int64), places >= 0
+
+    def accepted_of(self, output_ids: Sequence[Sequence[int]]) -> tuple[Any, Any]:
+        """Return the pending tokens, request after request, and how many each has, int64.
+
+        Like :meth:`newest_of`, it reads the tensors of a result of drafts without a loop.
+
+        Args:
+            output_ids: As for :meth:`newest_of`.
+        """
+        results = [*self._results()]
+        if len(results) != 1 or not _is_verified(*results[0]):
+            known = [self._known().get(id(own), _NONE) for own in output_ids]
+            tokens = np.array([*chain.from_iterable(known)], np.int64)
+            return tokens, np.array([*map(len, known)], np.int64)
+        ((batch, result),) = results
+        places = self._places_of(batch.reqs, output_ids)
+        if result.copy_done is not None:
+            result.copy_done.synchronize()
+        self._was_read = True
+        ids = result.next_token_ids.cpu().numpy().reshape(-1, _stride_of(result))[places]
+        counts = np.where(places < 0, 0, result.accept_lens.cpu().numpy()[places])
+        is_accepted = np.arange(ids.shape[1]) < counts[:, None]
+        return np.asarray(ids[is_accepted], np.int64), np.asarray(counts, np.int64)
 
     def counts_of(self, output_ids: Sequence[Sequence[int]]) -> Any:
         """Return the number of pending tokens of each request, int64, as :meth:`newest_of` does.
@@ -181,6 +205,11 @@ def _is_verified(batch: Any, result: Any) -> bool:
     return result.accept_lens is not None and bool(batch.forward_mode.is_decode())
 
 
+def _stride_of(result: Any) -> int:
+    """Return the tokens of each request in a result of drafts; accepted ones come first."""
+    return result.speculative_output_stride or result.speculative_num_draft_tokens  # type: ignore[no-any-return]
+
+
 def _committed(batch: Any, result: Any) -> Iterator[list[int]]:
     """Yield the tokens that a result commits, request by request."""
     if result.copy_done is not None:
@@ -189,7 +218,6 @@ def _committed(batch: Any, result: Any) -> Iterator[list[int]]:
     if not _is_verified(batch, result):
         yield from ([token_id] for token_id in ids)
         return
-    # All rows have the same width; accepted tokens come first in each.
-    width = result.speculative_output_stride or result.speculative_num_draft_tokens
+    width = _stride_of(result)
     for i, length in enumerate(result.accept_lens.tolist()):
         yield ids[i * width : i * width + length]

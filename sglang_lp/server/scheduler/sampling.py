@@ -58,12 +58,12 @@ class Steps:
     def load_forms(self, _info: Any, scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
         """Compile the forms of built-ins in a scheduler that is ready.
 
-        Only a rank that samples needs them, and verify steps run without them.
+        Only a rank that samples needs them.
 
         Args:
             scheduler: SGLang's ``Scheduler``.
         """
-        if not (scheduler.pp_group.is_last_rank and scheduler.spec_algorithm.is_none()):
+        if not scheduler.pp_group.is_last_rank:
             return
         try:
             from sglang_lp._engine.forms.forms import Forms

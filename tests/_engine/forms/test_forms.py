@@ -14,6 +14,7 @@ from sglang_lp import builtins
 from sglang_lp._engine.batch import Batch
 from sglang_lp._engine.forms.forms import Forms
 from sglang_lp._engine.history.attached import attach_row, rows_of
+from sglang_lp._engine.history.drafts import Drafts
 from sglang_lp.builtins.known_forms import FORMS
 from sglang_lp.builtins.thinking.budget_form import _closing_well
 from sglang_lp.edits.ids import LONG, lasting
@@ -210,10 +211,21 @@ def get(req, token_id):
             req.finished_reason = "length"
 
 
+def depths(first_child, next_sibling):
+    """Return how many drafted tokens the path to each node of a tree has."""
+    found = [0] * len(first_child)
+    for node, first in enumerate(first_child):  # children have larger numbers
+        child = first
+        while child >= 0:
+            found[child] = found[node] + 1
+            child = next_sibling[child]
+    return found
+
+
 class Side:
     """A server with or without forms: its batch, its pending results and its requests."""
 
-    def __init__(self, forms):
+    def __init__(self, forms, *, drafts):
         self.forms = None if forms is None else Forms(forms, fewest=2)
         self.batch = Batch(forms=self.forms)
         self.pending = PendingResults()
@@ -221,7 +233,7 @@ class Side:
         self.pending.scheduler = SimpleNamespace(
             enable_overlap=True,
             result_queue=self.queue,
-            spec_algorithm=SimpleNamespace(is_none=lambda: True),
+            spec_algorithm=SimpleNamespace(is_none=lambda: not drafts),
         )
         self.reqs = []
 
@@ -245,37 +257,48 @@ class Side:
     def process(self):
         """Append the tokens of the oldest result, as SGLang does a step later."""
         batch, result = self.queue.popleft()
-        for req, token_id in zip(batch.reqs, result.next_token_ids.tolist(), strict=True):
-            if not req.is_retracted:
-                get(req, token_id)
+        for req, token_ids in zip(batch.reqs, result.tokens, strict=True):
+            for token_id in token_ids:
+                if not req.is_retracted:
+                    get(req, token_id)
 
-    def step(self, logits, masked):
+    def step(self, logits, places, masked, drafts):
         self.pending.begin()
-        for req in self.reqs:  # the step computes their newest token, which may be pending
+        reqs = [self.reqs[place] for place in places]
+        for req in reqs:  # the step computes their newest token, which may be pending
             req.commit()
             req.kv.kv_committed_len += len(self.pending.of(req))
         self.pending.begin()
-        params = [req.sampling_params.custom_params for req in self.reqs]
-        self.batch.step(logits, rows_of(params), params, masked)
+        params, width = [req.sampling_params.custom_params for req in reqs], drafts.width
+        rows = [place * width + node for place in masked for node in range(width)]
+        given = {} if width == 1 else {"drafts": lambda: drafts, "width": width}
+        self.batch.step(logits, rows_of(params), params, rows, **given)
         return 0 if self.forms is None else len(self.forms._members.rows)
 
-    def sample(self, tokens, *, overlap):
+    def sample(self, places, tokens, width, *, overlap):
+        """Let requests get tokens: with drafts, those that were accepted and one more."""
+        padded = [[*token_ids, *[0] * (width - len(token_ids))] for token_ids in tokens]
         result = SimpleNamespace(
-            copy_done=None, next_token_ids=torch.tensor(tokens), accept_lens=None
+            copy_done=None,
+            next_token_ids=torch.tensor(padded).flatten(),
+            accept_lens=None if width == 1 else torch.tensor([*map(len, tokens)]),
+            speculative_output_stride=width,
+            tokens=tokens,
         )
         while self.queue:
             self.process()
-        self.queue.append((SimpleNamespace(reqs=self.reqs), result))
+        reqs = [self.reqs[place] for place in places]
+        mode = SimpleNamespace(is_decode=lambda: True)
+        self.queue.append((SimpleNamespace(reqs=reqs, forward_mode=mode), result))
         if not overlap:
             self.process()
 
     def retract(self, place):
         """Drop the pending token of a request, whose next step is a prefill."""
         while self.queue:
-            batch, _ = self.queue[0]
-            batch.reqs[place].is_retracted = True
+            self.reqs[place].is_retracted = True
             self.process()
-            batch.reqs[place].is_retracted = False
+            self.reqs[place].is_retracted = False
         (row,) = rows_of([self.reqs[place].sampling_params.custom_params])
         row.rewind()
 
@@ -301,10 +324,11 @@ class Side:
 class Game:
     """A batch that is played with forms and without, side by side."""
 
-    def __init__(self, seed, forms):
+    def __init__(self, seed, forms, width=1):
         self.rng = random.Random(seed)
         torch.manual_seed(seed)
-        self.sides = Side(forms), Side(None)
+        self.width = width
+        self.sides = Side(forms, drafts=width > 1), Side(None, drafts=width > 1)
         self.overlap = self.rng.random() < 0.7
         #: How many rows ran by forms, all steps together.
         self.formed = 0
@@ -374,32 +398,94 @@ class Game:
                 self.leave(place)
         while len(self.reqs) < 4:
             self.arrive()
-        rng, reqs = self.rng, self.reqs
-        pending = len(self.sides[1].queue)
-        goes_on = [
-            len(req.output_ids) + pending < req.sampling_params.max_new_tokens for req in reqs
-        ]
+        rng = self.rng
+        places, width = [*range(len(self.reqs))], self.width
+        if rng.random() < 0.1:  # a prefill of others, or of a part
+            places, width = sorted(rng.sample(places, rng.randrange(1, len(places) + 1))), 1
+        reqs = [self.reqs[place] for place in places]
+        known = [self.known(req) for req in reqs]
+        drafts = self.drafts([[*prompt, *tokens] for prompt, tokens in known], width)
         masked = [rng.randrange(len(reqs))] if rng.random() < 0.05 else []
-        logits = torch.randn(len(reqs), VOCAB)
+        logits = torch.randn(len(reqs) * width, VOCAB)
         edited = logits.clone()
-        self.formed += self.sides[0].step(edited, masked)
-        self.sides[1].step(logits, masked)
-        assert torch.equal(edited[goes_on].view(torch.int32), logits[goes_on].view(torch.int32))
-        likely = torch.rand_like(logits)
-        likely[:, [THINK, END]] += torch.rand(len(reqs), 2) * (rng.random() < 0.2)
-        likely[:, 3:8] += 0.9 * (rng.random() < 0.6)
-        for row, req in enumerate(reqs):
-            known = [*req.origin_input_ids, *req.output_ids]
-            likely[row, known[-rng.randrange(1, min(6, len(known)) + 1)]] += rng.random()
-        likely[logits == -torch.inf] = -1.0
-        tokens = likely.argmax(1).tolist()
+        self.formed += self.sides[0].step(edited, places, masked, drafts)
+        self.sides[1].step(logits, places, masked, drafts)
+        counts = [
+            row * width + node
+            for row, (req, (_, given)) in enumerate(zip(reqs, known, strict=True))
+            for node, depth in enumerate(depths(drafts.first_child[row], drafts.next_sibling[row]))
+            if len(given) + depth < req.sampling_params.max_new_tokens
+        ]
+        assert torch.equal(edited[counts].view(torch.int32), logits[counts].view(torch.int32))
+        tokens = [
+            self.accepted(logits, drafts, row, [*prompt, *given])
+            for row, (prompt, given) in enumerate(known)
+        ]
         for side in self.sides:
-            side.sample(tokens, overlap=self.overlap)
+            side.sample(places, tokens, width, overlap=self.overlap)
+
+    def known(self, req):
+        """Return the prompt of a request, and its tokens with the pending ones."""
+        pending = self.sides[1].pending
+        pending.begin()
+        return req.origin_input_ids, [*req.output_ids, *pending.of(req)]
+
+    def drafts(self, texts, width):
+        """Draft a tree for each request: a chain, or any."""
+        rng, ids, links = self.rng, [], ([], [])
+        for text in texts:
+            is_chain, first, sibling = rng.random() < 0.5, [-1] * width, [-1] * width
+            own = [text[-1], *(self.likely(text) for _ in range(width - 1))]
+            for node in range(width - 1, 0, -1):
+                parent = node - 1 if is_chain else rng.randrange(node)
+                sibling[node], first[parent] = first[parent], node
+            for node in range(width):  # children of a node are different tokens
+                child, taken = first[node], set()
+                while child >= 0:
+                    while own[child] in taken:
+                        own[child] = rng.randrange(VOCAB)
+                    taken.add(own[child])
+                    child = sibling[child]
+            ids.append(own)
+            links[0].append(first)
+            links[1].append(sibling)
+        return Drafts(width, ids, *links)
+
+    def likely(self, text):
+        rng = self.rng
+        kind = rng.random()
+        if kind < 0.05:
+            return rng.choice([THINK, END, 4])
+        if kind < 0.2:
+            return rng.randrange(VOCAB)
+        return rng.randrange(3, 8) if kind < 0.6 else text[-rng.randrange(1, min(6, len(text)) + 1)]
+
+    def accepted(self, logits, drafts, row, text):
+        """Return the drafted tokens that the edits leave, if they are likely, and one more."""
+        tokens, node = [], 0
+        while True:
+            at = logits[row * drafts.width + node]
+            child = drafts.first_child[row][node]
+            while child >= 0:
+                token_id = drafts.token_ids[row][child]
+                if at[token_id] > -torch.inf and self.rng.random() < 0.7:
+                    break
+                child = drafts.next_sibling[row][child]
+            if child < 0:
+                break
+            tokens.append(token_id)
+            node = child
+        likely = torch.rand_like(at)
+        likely[[THINK, END]] += torch.rand(2) * (self.rng.random() < 0.2)
+        likely[3:8] += 0.9 * (self.rng.random() < 0.6)
+        likely[text[-self.rng.randrange(1, min(6, len(text)) + 1)]] += self.rng.random()
+        likely[at == -torch.inf] = -1.0
+        return [*tokens, int(likely.argmax())]
 
 
-def play(seed):
+def play(seed, width=1):
     """Play a batch on both sides; return how many rows ran by forms."""
-    game = Game(seed, FORMS)
+    game = Game(seed, FORMS, width)
     for _ in range(4):
         game.arrive()
     for _ in range(STEPS):
@@ -413,6 +499,12 @@ def play(seed):
 def test_forms_edit_as_rows_that_are_asked_one_by_one(caplog):
     assert sum(map(play, range(SEEDS))) > 100 * SEEDS
     assert not caplog.records  # no form has failed
+
+
+@pytest.mark.parametrize("width", [2, 5, 8])
+def test_forms_edit_every_node_of_drafts_as_rows_that_are_asked_one_by_one(width, caplog):
+    assert sum(play(seed, width) for seed in range(SEEDS)) > 50 * SEEDS
+    assert not caplog.records
 
 
 @pytest.mark.slow
@@ -527,9 +619,8 @@ def test_a_server_without_numba_says_so_in_one_line_and_asks_every_row(monkeypat
     monkeypatch.setitem(sys.modules, "sglang_lp.builtins.known_forms", None)
     steps = Steps(PendingResults())
     last = SimpleNamespace(is_last_rank=True)
-    plain = SimpleNamespace(is_none=lambda: True)
 
-    steps.load_forms(None, SimpleNamespace(pp_group=last, spec_algorithm=plain))
+    steps.load_forms(None, SimpleNamespace(pp_group=last))
 
     (record,) = caplog.records
     assert "row by row" in record.getMessage()

@@ -19,7 +19,7 @@ from sglang_lp.server.scheduler.speculation import TreeSteps
 WIDTH = 3
 TOKENS = [[10, 11, 12], [20, 21, 22]]
 WHOLE = Drafts(WIDTH, TOKENS, [[1, 2, -1]] * 2, [[-1] * WIDTH] * 2)
-CUT = Drafts(WIDTH, [[10], [20, 21]], [[-1, -1, -1], [1, -1, -1]], [[-1] * WIDTH] * 2)
+CUT = Drafts(WIDTH, [[10, -1, -1], [20, 21, -1]], [[-1, -1, -1], [1, -1, -1]], [[-1] * WIDTH] * 2)
 
 
 class Steps:
