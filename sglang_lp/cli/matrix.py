@@ -275,7 +275,7 @@ def describe(served: Served) -> str:
 
 
 def remarks(results: Iterable[Result]) -> list[str]:
-    """Return what holds for all results, in sentences."""
+    """Return sentences about the server that the results show."""
     if thinks_always((cell, reply) for cell, reply, _ in results):
         return [_ALWAYS]
     return []

@@ -76,9 +76,9 @@ def add_tokens(token_ids: Any, place: Any, chosen: Any, row: Any) -> None:
     """Add the tokens to some states to a packed row, in place.
 
     Args:
-        token_ids: As in :class:`Map`, with the next one.
-        place: As above.
-        chosen: Whether each state that ``place`` means is one of them.
+        token_ids: Tokens of a :class:`Map`.
+        place: For each token, the index of its state in ``chosen``.
+        chosen: Whether the tokens to each state are added.
         row: The row.
     """
     for i in range(len(token_ids)):
@@ -108,21 +108,21 @@ def _walk(  # noqa: PLR0913, PLR0917 - a compiled function takes arrays
     """Walk on from nodes of the trie until their branches end or need a state that is not open.
 
     Args:
-        first: As in :class:`Trie`, with the next five.
-        counts: As above.
-        byte: As above.
-        token_ids: As above.
-        ending: As above.
-        endings: As above.
-        following: The state after each byte, for the states that are open.
-        is_open: Whether each state is.
-        work: Nodes and their states that wait, and two rows to work with.
-        waiting: Number of those that wait, all in states that are open.
-        found: Tokens and the states after them, which this continues.
-        count: Number of those.
+        first: First child of each node of the trie.
+        counts: Number of children of each node.
+        byte: Byte that leads to each node.
+        token_ids: Token ids of the trie.
+        ending: Index of the first of ``token_ids`` that ends at each node.
+        endings: Number of ``token_ids`` that end at each node.
+        following: State after each byte, for each open state.
+        is_open: Whether each state is open.
+        work: Waiting nodes, their states, and two rows of scratch; changed in place.
+        waiting: Number of waiting nodes; their states are open.
+        found: Tokens and the state after each, extended in place.
+        count: Number of found tokens.
 
     Returns:
-        The new number of those that wait, and of those found.
+        The new numbers of waiting nodes and of found tokens.
     """
     depth = waiting
     for i in range(waiting):

@@ -39,7 +39,7 @@ _MOST_PREPARED, _MOST_FILLED = 1_000, 0.5
 #: Estimated bytes: of all states of texts, and of each state of the automaton.
 _BYTES_OF_STATES, _BYTES_OF_A_STATE = 16 << 20, 512
 
-#: Bytes of what is known about one state after a token.
+#: Estimated bytes of one state after a token, in the tokens from another state.
 _BYTES_OF_AN_END = 100
 
 
