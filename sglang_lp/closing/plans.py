@@ -32,9 +32,9 @@ Json = Literal["whole", "parts", "none"]
 #: Most states from which the search for the fewest tokens goes on.
 _MOST_OPENED = 300
 
-#: Most states whose tables are made with a grammar, and the share of all states from which on no
-#: more are chosen.
-_MOST_PREPARED, _MOST_FILLED = 1_000, 0.5
+#: Most states whose tables are made with a grammar, the most seconds for them, and the share of all
+#: states from which on no more are chosen.
+_MOST_PREPARED, _MOST_SECONDS, _MOST_FILLED = 1_000, 0.5, 0.5
 
 #: Estimated bytes: of all states of texts, and of each state of the automaton.
 _BYTES_OF_STATES, _BYTES_OF_A_STATE = 16 << 20, 512
@@ -167,17 +167,36 @@ class Plans:
         self.nbytes = _BYTES_OF_STATES + _BYTES_OF_A_STATE * len(automaton.edges)
         self.nbytes += sum(runs.nbytes for runs in self._runs.values())
         self.shortest = self._search()
-        self._prepare()
 
     @classmethod
     def of_compiled(
         cls, compiled: Any, vocabulary: GrammarVocabulary, *, json: Json
     ) -> Plans | str:
-        """Return the plans of xgrammar's ``CompiledGrammar``, or why there are none, in words."""
+        """Return prepared plans of xgrammar's ``CompiledGrammar``, or why there are none."""
         try:
-            return cls(read(compiled.serialize_json()), vocabulary, json=json)
+            plans = cls(read(compiled.serialize_json()), vocabulary, json=json)
         except RequestError as error:
             return str(error)
+        plans.prepare()
+        return plans
+
+    def prepare(self) -> None:
+        """Make the tables of the states that texts come to first: no step has to wait for them."""
+        work = [self.states.start]
+        known = {*work}
+        latest = time.thread_time() + _MOST_SECONDS
+        for number in work:
+            if time.thread_time() > latest:
+                return
+            time.sleep(0)  # the scheduler's thread goes first
+            kept = self._tokens(number)
+            self._measure(kept, ~kept.is_exact)
+            for after in kept.ends:
+                if len(known) >= _MOST_PREPARED or self.states.filled > _MOST_FILLED:
+                    break
+                if after not in known:
+                    known.add(after)
+                    work.append(after)
 
     def refresh(self) -> None:
         """Forget all states if there are too many; called between two fills."""
@@ -266,21 +285,6 @@ class Plans:
         key = self._key, self.states.forgotten, number
         kept: _StateTokens = self.vocabulary.keeping.get(key, lambda: _StateTokens(self, number))
         return kept
-
-    def _prepare(self) -> None:
-        """Make the tables of the states that texts come to first: no step has to wait for them."""
-        work = [self.states.start]
-        known = {*work}
-        for number in work:
-            time.sleep(0)  # the scheduler's thread goes first
-            kept = self._tokens(number)
-            self._measure(kept, ~kept.is_exact)
-            for after in kept.ends:
-                if len(known) >= _MOST_PREPARED or self.states.filled > _MOST_FILLED:
-                    break
-                if after not in known:
-                    known.add(after)
-                    work.append(after)
 
     def _search(self) -> tuple[int, ...]:
         """Return the shortest complete answer that a bounded search finds.
