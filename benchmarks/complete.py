@@ -137,8 +137,10 @@ def prompts_of(model: Path) -> Callable[[str], str]:
 
     def prompt(question: str) -> str:
         said = [{"role": "user", "content": question}]
-        return tokenizer.apply_chat_template(  # type: ignore[no-any-return]
-            said, tokenize=False, add_generation_prompt=True, enable_thinking=False
+        return str(
+            tokenizer.apply_chat_template(
+                said, tokenize=False, add_generation_prompt=True, enable_thinking=False
+            )
         )
 
     return prompt
