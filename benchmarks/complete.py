@@ -3,13 +3,18 @@
 Run it as ``make bench PART=complete``. It asks SmolLM2-135M-Instruct where ``make evidence`` has
 made it, and otherwise the demo's model, which was never taught JSON. The results go to
 ``benchmarks/results/complete.json`` and to ``docs/structured.md``.
+
+``python -m benchmarks.complete --model DIRECTORY`` asks another checkpoint instead, with its own
+chat template, and prints the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import argparse
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
@@ -82,17 +87,22 @@ class Came(NamedTuple):
     led: bool
 
 
-def measure() -> dict[str, Any]:
-    """Ask for every document at every limit, with and without ``whole_answer``."""
-    speaking = find_speaking_model()
+def measure(model: Path | None = None) -> dict[str, Any]:
+    """Ask for every document at every limit, with and without ``whole_answer``.
+
+    Args:
+        model: Directory of a checkpoint; ``None`` for SmolLM2 or the demo's model.
+    """
+    speaking = model or find_speaking_model()
     serving = serve_speaking(speaking) if speaking else serve(ensure_model(DEFAULT_DIRECTORY))
+    prompt = chat if model is None else prompts_of(model)
     asked = [Ask(*one) for one in product(LIMITS, (False, True), THINGS, SCHEMAS)]
     with (
         serving as url,
         httpx.Client(timeout=SECONDS, trust_env=False) as http,
         ThreadPoolExecutor(AT_ONCE) as pool,
     ):
-        came = [*zip(asked, pool.map(lambda one: _ask(http, url, one), asked), strict=True)]
+        came = [*zip(asked, pool.map(lambda one: _ask(http, url, one, prompt), asked), strict=True)]
     rows = []
     for limit in LIMITS:
         without, whole = (
@@ -108,11 +118,35 @@ def measure() -> dict[str, Any]:
             }
         )
         print(rows[-1], flush=True)
-    model = "SmolLM2-135M-Instruct" if speaking else "the demo's model"
-    return {"machine": machine(), "model": model, "temperature": TEMPERATURE, "rows": rows}
+    name = "SmolLM2-135M-Instruct" if speaking else "the demo's model"
+    name = name if model is None else model.resolve().name
+    return {"machine": machine(), "model": name, "temperature": TEMPERATURE, "rows": rows}
 
 
-def _ask(http: httpx.Client, url: str, ask: Ask) -> Came:
+def prompts_of(model: Path) -> Callable[[str], str]:
+    """Return how a checkpoint is asked a question: by its chat template, if it has one.
+
+    Args:
+        model: Directory of the checkpoint.
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    if not tokenizer.chat_template:
+        return lambda question: question
+
+    def prompt(question: str) -> str:
+        said = [{"role": "user", "content": question}]
+        return str(
+            tokenizer.apply_chat_template(
+                said, tokenize=False, add_generation_prompt=True, enable_thinking=False
+            )
+        )
+
+    return prompt
+
+
+def _ask(http: httpx.Client, url: str, ask: Ask, prompt: Callable[[str], str]) -> Came:
     schema = SCHEMAS[ask.wish]
     sampling = {
         "max_new_tokens": ask.limit,
@@ -120,8 +154,8 @@ def _ask(http: httpx.Client, url: str, ask: Ask) -> Came:
         "json_schema": orjson.dumps(schema).decode(),
         **({"custom_params": {"whole_answer": True}} if ask.is_whole else {}),
     }
-    prompt = chat(f"Tell me about {ask.thing}, as JSON: {ask.wish}.")
-    body = {"text": prompt, "sampling_params": sampling}
+    text = prompt(f"Tell me about {ask.thing}, as JSON: {ask.wish}.")
+    body = {"text": text, "sampling_params": sampling}
     reply = http.post(f"{url}/generate", json=body).raise_for_status().json()
     report = reply["meta_info"].get("sglang_lp", {}).get("whole_answer", {})
     return Came(_is_document(reply["text"], schema), report.get("led_from") is not None)
@@ -150,8 +184,16 @@ PART = Part("complete", "structured.md", page_block)
 
 
 def main() -> None:
-    """Measure, store and renew the page."""
-    PART.store(measure())
+    """Measure; store and renew the page, or print the table of another checkpoint."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.complete")
+    parser.add_argument("--model", type=Path, help="directory of a checkpoint; prints its table")
+    model = parser.parse_args().model
+    if model is None:
+        PART.store(measure())
+    elif not (model / "config.json").is_file():
+        parser.error(f"--model: expected the directory of a checkpoint, with config.json: {model}")
+    else:
+        print(page_block(measure(model)))
 
 
 if __name__ == "__main__":

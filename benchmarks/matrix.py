@@ -59,6 +59,7 @@ def measure() -> dict[str, Any]:
                     "served": matrix.describe(served),
                     "head": head,
                     "rows": rows,
+                    "remarks": matrix.remarks(found),
                     "errors": matrix.errors(found),
                     "passed": matrix.passed(found),
                 }
@@ -71,7 +72,7 @@ def page_block(results: Mapping[str, Any]) -> str:
     """Return the part of the page that comes from the results, in Markdown."""
     lines: list[str] = []
     for one in results["servers"]:
-        lines += ["", f"### {one['title']}", "", f"{one['served']}.", ""]
+        lines += ["", f"### {one['title']}", "", f"{one['served']}.", *one["remarks"], ""]
         lines += table(one["head"], _joined(one["rows"]))
     return "\n".join([*lines, ""])
 

@@ -118,6 +118,8 @@ def _show_matrix(url: str, *, json: bool) -> int:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         say("  ".join(map(str.ljust, row, widths)).rstrip())
+    for remark in matrix.remarks(results):
+        say(remark)
     for error in matrix.errors(results):
         say(f"error: {error}")
     return 0 if matrix.passed(results) else 1

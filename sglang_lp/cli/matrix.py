@@ -19,6 +19,8 @@ from sglang_lp.cli.http import HttpAnswer, base_of, request, told
 from sglang_lp.cli.matrix_judge import (
     BUDGET,
     CALLING,
+    CHAT,
+    COMPLETIONS,
     REGEX,
     SCHEMA,
     TOOL,
@@ -26,6 +28,7 @@ from sglang_lp.cli.matrix_judge import (
     Reply,
     Verdict,
     judge,
+    thinks_always,
 )
 from sglang_lp.errors import SglangLpError, shown
 from sglang_lp.params import WHOLE
@@ -36,8 +39,7 @@ TOKENS = 128
 #: Requests at once.
 _TOGETHER = 8
 _OK = 200
-_CHAT, _COMPLETIONS = "chat", "completions"
-_PATHS = {_CHAT: "/v1/chat/completions", _COMPLETIONS: "/v1/completions"}
+_PATHS = {CHAT: "/v1/chat/completions", COMPLETIONS: "/v1/completions"}
 _QUESTION = "Which sheep do you see? Name the color of each."
 #: Arguments of SGLang's that the matrix depends on, as ``/server_info`` names them.
 _ARGUMENTS = {
@@ -54,6 +56,10 @@ _COLUMNS = {
     ("on", "toolkit"): f"with {WHOLE}",
     ("budget", "toolkit"): "with a budget",
 }
+_ALWAYS = (
+    "Every chat answer has thoughts, also to requests that turn thinking off: this server always "
+    "thinks, and that is not counted as a fault."
+)
 
 
 class Served(NamedTuple):
@@ -110,15 +116,18 @@ def look_at(url: str) -> Served:
 
 def ask(served: Served) -> list[Result]:
     """Send every request of the matrix, a few at once."""
+    asked = cells(served)
     with ThreadPoolExecutor(_TOGETHER) as pool:
-        return list(pool.map(partial(_ask, served), cells(served)))
+        answered = list(zip(asked, pool.map(partial(_ask, served), asked), strict=True))
+    always = thinks_always(answered)
+    return [Result(cell, reply, judge(cell, reply, always=always)) for cell, reply in answered]
 
 
 def cells(served: Served) -> list[Cell]:
     """Return the requests for a server: no thinking without a parser, stock ones without us."""
     found = [
         *(
-            Cell(_CHAT, *rest)
+            Cell(CHAT, *rest)
             for rest in product(
                 ("none", "json_schema", "regex"),
                 ("no tools", "none", "auto", *CALLING),
@@ -128,7 +137,7 @@ def cells(served: Served) -> list[Cell]:
             )
         ),
         *(
-            Cell(_COMPLETIONS, kind, "no tools", "off", fields, stream)
+            Cell(COMPLETIONS, kind, "no tools", "off", fields, stream)
             for kind in ("json_schema", "regex")
             for fields in ("stock", "toolkit")
             for stream in (False, True)
@@ -150,7 +159,7 @@ def body_of(cell: Cell, model: str) -> dict[str, Any]:
     """Return the request of a cell."""
     body: dict[str, Any] = {"model": model, "temperature": 0, "max_tokens": TOKENS}
     body["stream"] = cell.stream
-    if cell.endpoint == _COMPLETIONS:
+    if cell.endpoint == COMPLETIONS:
         body["prompt"] = _QUESTION
         if cell.format == "json_schema":
             body["json_schema"] = orjson.dumps(SCHEMA).decode()
@@ -187,13 +196,11 @@ def _tools_of(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _ask(served: Served, cell: Cell) -> Result:
+def _ask(served: Served, cell: Cell) -> Reply:
     try:
-        answer = request("POST", served.url, _PATHS[cell.endpoint], body_of(cell, served.model))
-        reply = read(answer)
+        return read(request("POST", served.url, _PATHS[cell.endpoint], body_of(cell, served.model)))
     except SglangLpError as error:
-        return Result(cell, Reply(0, error=str(error)), Verdict("no answer", ok=False))
-    return Result(cell, reply, judge(cell, reply))
+        return Reply(0, error=str(error))
 
 
 def read(answer: HttpAnswer) -> Reply:
@@ -265,6 +272,13 @@ def describe(served: Served) -> str:
         if name in served.arguments
     ]
     return ", ".join([f"SGLang {served.version or 'of an unknown version'}", *said])
+
+
+def remarks(results: Iterable[Result]) -> list[str]:
+    """Return sentences about the server that the results show."""
+    if thinks_always((cell, reply) for cell, reply, _ in results):
+        return [_ALWAYS]
+    return []
 
 
 def table(results: Sequence[Result]) -> list[list[str]]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
 from sglang_lp.builtins.thinking.delimiters import PAIRS
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: Endpoints.
+CHAT, COMPLETIONS = "chat", "completions"
 #: The tool, and the only property of its arguments and of a document.
 TOOL, PROPERTY = "count_sheep", "sheep"
 #: Words of a document. No document has a longest one, so a model that goes on reaches its limit.
@@ -60,7 +65,7 @@ class Reply(NamedTuple):
     """The parts of an answer.
 
     Attributes:
-        status: HTTP status, or the code of an error event.
+        status: HTTP status, or the code of an error event; 0 if no answer came.
         content: The answer's text.
         thoughts: Its reasoning, as SGLang's parser returns it.
         calls: Names and arguments of its tool calls, as SGLang's parser returns them.
@@ -90,20 +95,41 @@ class Verdict(NamedTuple):
     ok: bool
 
 
-def judge(cell: Cell, reply: Reply) -> Verdict:
-    """Compare the answer to a request with the request."""
+def thinks_always(answered: Iterable[tuple[Cell, Reply]]) -> bool:
+    """Tell whether thinking cannot be turned off: all answers that should have none have thoughts.
+
+    Some parsers, as ``deepseek-r1``, read the beginning of every answer as thoughts.
+    """
+    found = [
+        bool(reply.thoughts.strip())
+        for cell, reply in answered
+        if cell.endpoint == CHAT and cell.thinking == "off" and reply.status == _OK
+    ]
+    return bool(found) and all(found)
+
+
+def judge(cell: Cell, reply: Reply, *, always: bool = False) -> Verdict:
+    """Compare the answer to a request with the request.
+
+    Args:
+        cell: The request.
+        reply: The answer.
+        always: Whether the server thinks always, so that thoughts are no fault.
+    """
+    if reply.status == 0:
+        return Verdict("no answer", ok=False)
     if reply.status != _OK:
         refused = 400 <= reply.status < 500  # noqa: PLR2004 - HTTP's
         return Verdict("refused" if refused else f"HTTP {reply.status}", ok=False)
     came, ok = _came(cell, reply)
     problems = []
-    if cell.thinking == "off" and reply.thoughts.strip():
-        problems.append("thoughts")
+    thoughts = cell.thinking == "off" and bool(reply.thoughts.strip())
     if any(text in reply.content for pair in PAIRS for text in pair):
         problems.append("delimiters in content")
     if cell.thinking == "budget" and max(reply.blocks, default=0) > BUDGET + 1:
         problems.append("over budget")
-    return Verdict(", ".join([came, *problems]), ok and not problems)
+    ok = ok and not problems and (always or not thoughts)
+    return Verdict(", ".join([came, *(["thoughts"] if thoughts else []), *problems]), ok)
 
 
 def _came(cell: Cell, reply: Reply) -> Verdict:

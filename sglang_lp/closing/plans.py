@@ -12,7 +12,7 @@ import numpy as np
 from sglang_lp.closing.automaton import read
 from sglang_lp.closing.determinism import determinize, find_letters
 from sglang_lp.closing.distances import Growth, has_traps, shortest
-from sglang_lp.closing.maps import map_tokens
+from sglang_lp.closing.maps import add_tokens, map_tokens
 from sglang_lp.closing.runs import find_runs
 from sglang_lp.closing.spelling import FILLERS, WaySpelling
 from sglang_lp.closing.states import States
@@ -32,26 +32,29 @@ Json = Literal["whole", "parts", "none"]
 #: Most states from which the search for the fewest tokens goes on.
 _MOST_OPENED = 300
 
+#: Most states whose tables are made with a grammar, the most seconds for them, and the share of all
+#: states from which on no more are chosen.
+_MOST_PREPARED, _MOST_SECONDS, _MOST_FILLED = 1_000, 0.5, 0.5
+
 #: Estimated bytes: of all states of texts, and of each state of the automaton.
 _BYTES_OF_STATES, _BYTES_OF_A_STATE = 16 << 20, 512
 
-#: Most sets of tokens that are kept for such a state.
-_MOST_ROWS = 16
+#: Estimated bytes of one state after a token, in the tokens from another state.
+_BYTES_OF_AN_END = 100
 
 
 class _StateTokens:
     """The tokens from one state.
 
     Attributes:
-        ends: States after tokens: first those after runs of characters.
-        run_rows: The runs to the first of ``ends``, packed.
+        ends: States after tokens: first those after runs of characters and those after many tokens.
+        many: The tokens to each of the first ``ends``, packed.
         token_ids: The other tokens.
         place: For each of ``token_ids``, the index of its state among the other ``ends``.
         most: For each of ``ends``, tokens within which a text can end: the fewest that are known.
         is_exact: For each of ``ends``, whether its plan was made.
         least: For each of ``ends``, tokens below which no text ends.
         samples: A token to each of ``ends``.
-        rows: The tokens to some of ``ends``, packed, by which these are.
         furthest: Most bytes from one of ``ends`` to a complete text.
         nbytes: Most bytes of all of this.
     """
@@ -60,39 +63,40 @@ class _StateTokens:
         states, vocabulary = plans.states, plans.vocabulary
         runs, trie = plans.runs_from(number), vocabulary.trie
         self.ends, self.samples = [], []
-        self.run_rows: list[NDArray[np.uint32]] = []
+        self.many: list[NDArray[np.uint32]] = []
         if runs is not None:
             for end, token, row in zip(runs[1], runs[0].samples, runs[0].rows, strict=False):
                 if token >= 0:
                     self.ends.append(end)
                     self.samples.append(token)
-                    self.run_rows.append(row)
+                    self.many.append(row)
             trie = runs[0].others
-        ends, self.token_ids, self.place, samples = map_tokens(states, number, trie)
+        ends, samples, many, self.token_ids, self.place = map_tokens(
+            states, number, trie, vocabulary.size
+        )
         self.ends += ends
         self.samples += samples
+        self.many += many
         near = np.array([states[end].near for end in self.ends], np.int32)
         self.most = near + 1
         self.least = -(-near // vocabulary.longest) + 1
         self.is_exact = near <= 1
-        self.rows: dict[bytes, NDArray[np.uint32]] = {}
         self.furthest = max((states[end].far for end in self.ends), default=0)
         self.nbytes = self.token_ids.nbytes + self.place.nbytes
-        self.nbytes += _MOST_ROWS * vocabulary.stop_row.nbytes
+        self.nbytes += len(many) * vocabulary.stop_row.nbytes + _BYTES_OF_AN_END * len(self.ends)
 
-    def tokens(self, chosen: NDArray[np.bool_], size: int) -> NDArray[np.uint32]:
+    def tokens(self, chosen: NDArray[np.bool_], words: int) -> NDArray[np.uint32]:
         """Return the tokens to some of ``ends``, packed.
 
         Args:
             chosen: Whether each of ``ends`` is one of them.
-            size: Number of token ids.
+            words: Number of words of a packed set.
         """
-        count = len(self.run_rows)
-        others = np.zeros(size, bool)
-        others[self.token_ids] = chosen[count:][self.place]
-        row = packed(others)
+        count = len(self.many)
+        row = np.zeros(words, np.uint32)
         for index in np.flatnonzero(chosen[:count]).tolist():
-            row |= self.run_rows[index]
+            row |= self.many[index]
+        add_tokens(self.token_ids, self.place, chosen[count:], row)
         return row
 
 
@@ -157,6 +161,8 @@ class Plans:
         }
         self.states = States(automaton, distance, vocabulary.single, self._letters)
         self._spellings = [WaySpelling(self.states, vocabulary, one) for one in FILLERS]
+        #: Tokens of the plan of each state that was asked about.
+        self._lengths: dict[int, int] = {}
         self._key = object()
         self.nbytes = _BYTES_OF_STATES + _BYTES_OF_A_STATE * len(automaton.edges)
         self.nbytes += sum(runs.nbytes for runs in self._runs.values())
@@ -166,16 +172,37 @@ class Plans:
     def of_compiled(
         cls, compiled: Any, vocabulary: GrammarVocabulary, *, json: Json
     ) -> Plans | str:
-        """Return the plans of xgrammar's ``CompiledGrammar``, or why there are none, in words."""
+        """Return prepared plans of xgrammar's ``CompiledGrammar``, or why there are none."""
         try:
-            return cls(read(compiled.serialize_json()), vocabulary, json=json)
+            plans = cls(read(compiled.serialize_json()), vocabulary, json=json)
         except RequestError as error:
             return str(error)
+        plans.prepare()
+        return plans
+
+    def prepare(self) -> None:
+        """Make the tables of the states that texts come to first: no step has to wait for them."""
+        work = [self.states.start]
+        known = {*work}
+        latest = time.thread_time() + _MOST_SECONDS
+        for number in work:
+            if time.thread_time() > latest:
+                return
+            time.sleep(0)  # the scheduler's thread goes first
+            kept = self._tokens(number)
+            self._measure(kept, ~kept.is_exact)
+            for after in kept.ends:
+                if len(known) >= _MOST_PREPARED or self.states.filled > _MOST_FILLED:
+                    break
+                if after not in known:
+                    known.add(after)
+                    work.append(after)
 
     def refresh(self) -> None:
         """Forget all states if there are too many; called between two fills."""
-        if self.states.is_full:
+        if self.states.filled > 1:
             self.states.forget()
+            self._lengths.clear()
             for one in self._spellings:
                 one.forget()
 
@@ -189,19 +216,25 @@ class Plans:
         end = self.vocabulary.stops[0]
         if state.ends:
             return (end,)
-        ways = [
-            (one.count(place), one.tokens(place))
+        spelled = [
+            (one.count(place), one, place)
             for place in self.states.nearest(number)
             for one in self._spellings
         ]
-        return (*min(ways)[1], end)
+        fewest = min(count for count, _, _ in spelled)
+        ways = (one.tokens(place) for count, one, place in spelled if count == fewest)
+        return (*min(ways), end)
 
     def length(self, number: int) -> int:
         """Return the number of tokens of a plan."""
-        if self.states[number].ends:
-            return 1
-        near = self.states.nearest(number)
-        return 1 + min(one.count(place) for place in near for one in self._spellings)
+        length = self._lengths.get(number)
+        if length is None:
+            length = 1
+            if not self.states[number].ends:
+                near = self.states.nearest(number)
+                length += min(one.count(place) for place in near for one in self._spellings)
+            self._lengths[number] = length
+        return length
 
     def reach(self, number: int) -> int:
         """Return the most bytes to a complete text after any token from a state."""
@@ -218,18 +251,8 @@ class Plans:
             A packed set, see :func:`sglang_lp.closing.vocabulary.packed`.
         """
         kept = self._tokens(number)
-        unsure = (kept.most > room) & (kept.least <= room) & ~kept.is_exact
-        for index in np.flatnonzero(unsure).tolist():
-            kept.most[index] = self.length(kept.ends[index])
-            kept.is_exact[index] = True
-        fits = kept.most <= room
-        key = fits.tobytes()
-        row = kept.rows.get(key)
-        if row is None:
-            if len(kept.rows) >= _MOST_ROWS:
-                kept.rows.clear()
-            row = kept.rows[key] = kept.tokens(fits, self.vocabulary.size)
-        return row
+        self._measure(kept, (kept.most > room) & (kept.least <= room) & ~kept.is_exact)
+        return kept.tokens(kept.most <= room, len(self.vocabulary.stop_row))
 
     def runs_from(self, number: int) -> tuple[Runs, list[int]] | None:
         """Return the runs of characters that a state reads, and the states after 1, 2 and more.
@@ -251,6 +274,12 @@ class Plans:
                 return None
             after = beyond
         return runs, ends
+
+    def _measure(self, kept: _StateTokens, some: NDArray[np.bool_]) -> None:
+        """Make the plans of some states after tokens."""
+        for index in np.flatnonzero(some).tolist():
+            kept.most[index] = self.length(kept.ends[index])
+        kept.is_exact |= some
 
     def _tokens(self, number: int) -> _StateTokens:
         key = self._key, self.states.forgotten, number

@@ -169,8 +169,8 @@ class ClosingRow:
         used = before + len(accepted)
         room = self.limit - used
         if states[state].near >= room > 0:  # no room for single bytes
-            found = self.plans.plan(state)
-            plan = found if not plan or len(found) < len(plan) else plan
+            if not plan or self.plans.length(state) < len(plan):
+                plan = self.plans.plan(state)
             if len(plan) > room:
                 raise SglangLpError(
                     f"internal error of sglang-lp: a complete answer takes {len(plan)} more "

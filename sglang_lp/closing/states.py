@@ -114,9 +114,9 @@ class States:
             )
 
     @property
-    def is_full(self) -> bool:
-        """Whether so many states are known that they should be forgotten."""
-        return len(self._known) > _MOST_STATES or len(self._calls) > _MOST_CALLS
+    def filled(self) -> float:
+        """The share of the most states that is known; above 1 they should be forgotten."""
+        return max(len(self._known) / _MOST_STATES, len(self._calls) / _MOST_CALLS)
 
     def __getitem__(self, number: int) -> State:
         return self._known[number]
@@ -131,16 +131,16 @@ class States:
             number = int(self._next[number, byte])
         return number
 
-    def step_each(self, numbers: NDArray[np.int32], bytes_: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return the state after one more byte for many states at once.
+    def opened(self, numbers: Iterable[int]) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        """Open some states, none of them ``DEAD``.
 
-        Args:
-            numbers: States, none of them ``DEAD``; shape ``(n,)``.
-            bytes_: A byte for each; shape ``(n,)``.
+        Returns:
+            The state after each byte, for the states that are open; and whether each state is.
         """
-        for number in np.unique(numbers[~self._is_open[numbers]]).tolist():
-            self._open(number)
-        return self._next[numbers, bytes_]
+        for number in numbers:
+            if not self._is_open[number]:
+                self._open(number)
+        return self._next, self._is_open
 
     def letter(self, number: int) -> tuple[int | None, int]:
         """Return how a state reads a character, and the state after one.

@@ -178,8 +178,10 @@ SERVERS: Mapping[str, Settings] = {
     "lora": ({**_LORA, "model_path": "llama"}, _LORA_VARIABLES),
     "lora, eagle chains": ({**_LORA, **_EAGLE}, _LORA_VARIABLES),
     "two ranks": ({**_RANKS, "grammar_backend": "xgrammar"}, RANKS_VARIABLES),
-    "two ranks, ngram trees": (
+    "two ranks, ngram trees, squeezed": (
         {
+            **_SQUEEZED,
+            "max_total_tokens": 768,
             **_RANKS,
             **_NGRAM,
             "speculative_num_draft_tokens": 8,

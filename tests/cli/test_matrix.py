@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sglang_lp.cli import main, matrix
 from sglang_lp.cli.http import HttpAnswer
 from sglang_lp.cli.matrix_judge import BUDGET, REGEX, SCHEMA, TOOL, Cell, Reply, is_document, judge
+from sglang_lp.wire.names import POLICY_HEADER
 from support.servers.listening import Answered, listening
 
 WHOLE, WORDS = '{"sheep": ["white"]}', "white and black"
@@ -142,6 +143,37 @@ def test_the_requests_are_bounded_and_each_is_told(capsys):
     assert said[0] == f"{url}: SGLang 9, reasoning parser none"
     assert "chat         json_schema  no tools     document" in said
     assert "chat         regex        no tools     ! other text" in said
+
+
+@pytest.mark.parametrize("always", [True, False])
+def test_thoughts_are_a_fault_where_thinking_can_be_turned_off(capsys, always):
+    def answer(asked):
+        if asked.path == "/v1/models":
+            return Answered(200, {"data": [{"id": "m"}]}, {POLICY_HEADER: "x"})
+        if asked.path == "/server_info":
+            return Answered(200, {"version": "9", "reasoning_parser": "deepseek-r1"})
+        body = asked.body
+        if "regex" in body:
+            return Answered(400, {"message": "no"})
+        called = body.get("tool_choice") not in (None, "none", "auto")
+        message = {"content": WHOLE, "reasoning_content": "hm"}
+        if called:
+            function = {"name": TOOL, "arguments": WHOLE}
+            message |= {"content": None, "tool_calls": [{"index": 0, "function": function}]}
+        if "response_format" in body and called:
+            return Answered(400, {"message": "no"})
+        if not always and not body["stream"]:
+            message["reasoning_content"] = None
+        if "prompt" in body:
+            return Answered(200, {"choices": [{"text": WHOLE, "finish_reason": "stop"}]})
+        return Answered(200, {"choices": [{"message": message, "finish_reason": "stop"}]})
+
+    with listening(answer) as url:
+        assert main(["doctor", "--url", url, "--matrix"]) == (0 if always else 1)
+    said = capsys.readouterr().out
+    assert ("always thinks" in said) == always
+    assert ("! document, thoughts" in said) != always
+    assert "document, thoughts" in said
 
 
 def test_a_guarded_server_that_thinks_is_asked_for_everything():

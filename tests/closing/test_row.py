@@ -162,6 +162,16 @@ def test_an_answer_with_room_is_the_one_that_is_not_led(schema, seed):
         assert led.token_ids[: led.led] == plain.token_ids[: led.led]
 
 
+@pytest.mark.parametrize("name", ["brackets", "any json"])
+def test_an_answer_is_the_same_with_tables_that_are_made_ahead(name):
+    kind, grammar = GRAMMARS[name]
+    lazy, ahead = (compile_grammar(kind, grammar or JSON) for _ in range(2))
+    ahead.plans.prepare()
+    for seed, more in enumerate((0, 1, 4, 20)):
+        trial = Trial(len(lazy.plans.shortest) + more, MODELS[seed % 3], seed, drafts=seed % 2)
+        assert write(ahead, trial) == write(lazy, trial)
+
+
 @given(schemas(), st.sets(st.integers(1, len(SPELLED) - 1), max_size=120), st.integers(0, 30))
 @settings(max_examples=60)
 def test_banned_tokens_are_counted_in(schema, banned, more):

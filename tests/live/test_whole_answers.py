@@ -106,7 +106,7 @@ def test_an_answer_is_complete_at_every_limit(server, kind):
         assert set(meta["sglang_lp"]) >= {"processors", "policy", "whole_answer"}
 
 
-@on_servers("squeezed")
+@on_servers("squeezed", "standalone trees, squeezed", "two ranks, ngram trees, squeezed")
 def test_an_answer_is_complete_after_a_retraction(server):
     replies = ask(server, "json_schema", [120] * 16)
     assert replies.status == 200, replies.body

@@ -18,6 +18,7 @@ PACKAGE = ROOT / "sglang_lp"
 RANKS = {
     "errors": (0,),
     "caches": (0,),
+    "forms.compiled": (0,),
     "faults": (1,),
     "importing": (1,),
     "params": (1,),

@@ -20,7 +20,6 @@ import orjson
 from sglang_lp._engine.history.attached import attach_row, rows_of
 from sglang_lp.builtins import ToolCallLimitLogitProcessor as Limit
 from sglang_lp.closing.keeping import Keeping
-from sglang_lp.closing.plans import Json, Plans
 from sglang_lp.closing.row import ClosingRow
 from sglang_lp.closing.vocabulary import GrammarVocabulary
 from sglang_lp.errors import RequestError, SglangLpError, Unsupported
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from sglang_lp._engine.history.arrivals import Arrivals
+    from sglang_lp.closing.plans import Json, Plans
     from sglang_lp.server.gate.guard import Guard
     from sglang_lp.server.gate.whole_answers import WholeAnswer
 
@@ -111,8 +111,11 @@ class Closings:
         #: By SGLang's key of the grammar and the banned tokens.
         self._kept: Keeping[_Made] = Keeping(_MOST_BYTES)
 
-    def limit_blanks(self, _result: None, xgrammar: Any, *_args: Any, **_kwargs: Any) -> None:
-        """Give SGLang's grammar backend the operator's bound on blanks."""
+    def prepare(self, _result: None, xgrammar: Any, *_args: Any, **_kwargs: Any) -> None:
+        """Give SGLang's grammar backend the operator's bound on blanks; compile what plans need."""
+        found = _find_plans()
+        if isinstance(found, str):
+            logger.warning("sglang-lp: %s", found)
         structured = self._guard.policy.structured
         if structured is not None and xgrammar.max_whitespace_cnt is None:
             xgrammar.max_whitespace_cnt = structured.max_whitespace
@@ -350,8 +353,18 @@ def _plan(backend: Any, compiled: Any, kind: str, banned: frozenset[int]) -> _Ma
     json: Json = "whole" if kind.startswith("json") else "none"
     if kind.startswith("structural_tag"):  # as the arguments of a tool call
         json = "parts"
-    plans = Plans.of_compiled(compiled, vocabulary, json=json)
+    found = _find_plans()
+    plans = found if isinstance(found, str) else found.of_compiled(compiled, vocabulary, json=json)
     return _Made(plans, len(plans) if isinstance(plans, str) else plans.nbytes)
+
+
+def _find_plans() -> type[Plans] | str:
+    """Return the class of plans, or why there is none: it is compiled when it is imported first."""
+    try:
+        from sglang_lp.closing.plans import Plans
+    except Exception as error:  # noqa: BLE001 - whatever numba lacks on this machine
+        return f"this server cannot complete answers, numba failed: {type(error).__name__}: {error}"
+    return Plans
 
 
 def _vocabulary_of(backend: Any, compiled: Any) -> GrammarVocabulary:

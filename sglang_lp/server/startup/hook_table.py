@@ -296,7 +296,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook(
         GRAMMARS + "xgrammar_backend.XGrammarGrammarBackend.__init__",
         "after",
-        lambda shared: shared.closings.limit_blanks,
+        lambda shared: shared.closings.prepare,
         since="0.5.22",
     ),
     Hook(

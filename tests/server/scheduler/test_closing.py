@@ -1,6 +1,8 @@
 """Hooks on SGLang's grammars: a row that is narrowed, and what happens where it cannot be."""
 
+import sys
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import orjson
 import pytest
@@ -151,6 +153,15 @@ def test_a_grammar_that_timed_out_once_is_compiled_again(closings):
     assert "no schema: slow" in future.result().error_message
     backend.set_cache(("json", "slow"), future.result())
     assert look_up("slow")[1]  # it cannot be compiled, and SGLang says so at once
+
+
+def test_without_numba_an_answer_is_refused_and_a_server_starts(closings, compiled, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sglang_lp.closing.plans", None)
+    closings.prepare(None, SimpleNamespace(max_whitespace_cnt=None))
+    grammar = grammar_of(compiled)
+    backend = SimpleNamespace(override_stop_tokens=[END])
+    grammar.sglang_lp_plans = closing._plan(backend, compiled.context, "regex", frozenset()).plans
+    assert "numba failed: ModuleNotFoundError" in armed(closings, grammar, 9).refusal[0]
 
 
 def test_thinking_ends_while_the_shortest_answer_fits(closings, compiled):
