@@ -82,7 +82,7 @@ def test_copies_that_list_too_much_together_are_refused():
 
 def test_every_built_in_has_a_request_that_is_measured():
     measured = {dear.processor for dear in dearest()}
-    # The families of the thinking budget differ in their ids alone.
+    # The families of the thinking budget differ only in their ids.
     every = {name: getattr(builtins, name) for name in builtins.__all__}
     names = [name for name, one in every.items() if getattr(one, "family", None) is None]
 
