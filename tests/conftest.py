@@ -80,7 +80,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out what has to be asked for, and run what needs a real engine last.
 
     So a mistake shows within seconds, not minutes. Several processes (``-n``) begin with the
-    engines: the small files that are left at the end keep all processes busy.
+    engines: the small files that are left at the end keep all processes busy. Fleets come after
+    single servers: what failed on one server need not start several again.
     """
     unnamed = ON_REQUEST - {*re.findall(r"\w+", config.option.markexpr)}
     kept, left_out = [], []
@@ -89,9 +90,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (left_out if marks & unnamed else kept).append(item)
     config.hook.pytest_deselected(items=left_out)
     engines_first = "PYTEST_XDIST_WORKER" in os.environ
-    items[:] = sorted(
-        kept, key=lambda item: (item.get_closest_marker("engine") is None) == engines_first
-    )
+
+    def place(item: pytest.Item) -> tuple[bool, bool]:
+        marks = {mark.name for mark in item.iter_markers()}
+        return ("engine" not in marks) == engines_first, "fleet" in marks
+
+    items[:] = sorted(kept, key=place)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -115,6 +115,11 @@ def _item() -> Tokens:
     return array("q", [1, 8192, 16_384])
 
 
+def _in_boxes() -> Tokens:
+    """Boxes one after the other, in which each token but the last has a long list."""
+    return array("q", [3, 1000, 1001, 1002, 1003, 4] * 100)
+
+
 def _fresh() -> Tokens:
     """Tokens of which none comes twice, and none is in a prompt."""
     return array("q", range(140_000, 145_000))
@@ -159,6 +164,18 @@ def _after_one(count: int = LONGEST) -> Callable[[], Tokens]:
 def _ids(count: int, first: int = 100) -> list[int]:
     """Ids all over the vocabulary."""
     return random.Random(first).sample(range(VOCAB), count)
+
+
+def _boxes(copy: int) -> dict[str, Any]:
+    """Name as many coordinates as one request may have, other ones for each copy."""
+    first = 10 + copy
+    return {
+        "box_start_token_id": 3,
+        "box_end_token_id": 4,
+        "none_token_id": 5,
+        "coord_start_token_id": first,
+        "coord_end_token_id": first + 2_047,
+    }
 
 
 def _words(sequences: list[list[int]]) -> dict[str, Any]:
@@ -255,6 +272,19 @@ def _lists() -> list[Dear]:
             copies,
         )
         for copies in (1, 128)
+    ]
+    found += [
+        Dear(
+            f"boxes-{key}x{copies}",
+            "LocateAnythingBoxGrammarLogitProcessor",
+            _boxes(0),
+            _short,
+            _in_boxes,
+            copies,
+            texts=True,
+            others=others,
+        )
+        for key, copies, others in (("", 1, None), ("", BATCH, None), ("others-", BATCH, _boxes))
     ]
     found.append(
         Dear(

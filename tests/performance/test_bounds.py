@@ -6,6 +6,7 @@ import torch
 from benchmarks.bounds import measure as bounds
 from benchmarks.bounds.cases import Dear, dearest
 from benchmarks.bounds.run import Run, Server
+from sglang_lp import builtins
 
 
 @pytest.fixture(autouse=True)
@@ -77,3 +78,12 @@ def test_copies_of_a_long_prompt_are_as_many_as_are_accepted():
 
 def test_copies_that_list_too_much_together_are_refused():
     assert "n)" in bounds.measure(bans([*range(65_536)], copies=9))["refused"]
+
+
+def test_every_built_in_has_a_request_that_is_measured():
+    measured = {dear.processor for dear in dearest()}
+    # The families of the thinking budget differ only in their ids.
+    every = {name: getattr(builtins, name) for name in builtins.__all__}
+    names = [name for name, one in every.items() if getattr(one, "family", None) is None]
+
+    assert [name for name in names if name not in measured] == []

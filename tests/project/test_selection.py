@@ -47,6 +47,23 @@ def test_what_runs_on_request_runs_only_where_it_is_named(arguments, names):
     assert collected.names == names
 
 
+def test_functions_raise_on_a_fleet_after_they_raised_on_single_servers():
+    class Order:
+        def pytest_collection_finish(self, session):
+            self.files = [item.path for item in session.items]
+
+    order = Order()
+    files = [
+        ROOT / f"tests/{name}.py" for name in ("fleet/test_injected_apart", "live/test_injected")
+    ]
+    quietly = ["--collect-only", "-qq", "--rootdir", ROOT, "-p", "no:cacheprovider"]
+
+    pytest.main([*map(str, [*quietly, *files]), "-m", "faults and (fleet or not fleet)"], [order])
+
+    assert order.files[0] == files[1]
+    assert order.files[-1] == files[0]
+
+
 @pytest.mark.parametrize("room", QUICK_ROOMS)
 def test_a_room_of_the_quick_tests_has_tests(room):
     assert [*(ROOT / "tests" / room).rglob("test_*.py")]

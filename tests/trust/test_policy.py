@@ -310,6 +310,27 @@ def test_a_class_that_cannot_be_had_stops_the_server(module, entry, said, monkey
     assert "allow[1]" in str(caught.value)
 
 
+@pytest.mark.parametrize("file", ["operators_away.py", "operators_away/rules.py"])
+def test_a_module_in_the_folder_is_not_imported_and_the_error_says_how(file, monkeypatch, tmp_path):
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("")
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in {"", "."}])
+
+    def said(entry):
+        with pytest.raises(PolicyError) as caught:
+            Verifier(Policy(allow=(entry,)))
+        return str(caught.value).partition("; ")[2]
+
+    elsewhere = "install the package in the server's environment, or correct the name"
+    assert said("operators_away.rules:Own") == elsewhere
+    monkeypatch.chdir(tmp_path)
+    assert said("operators_away.rules:Own") == (
+        "operators_away is in this folder, where Python does not look: install it (pip install -e "
+        ".), or set PYTHONPATH=. here and for the server"
+    )
+    assert said("operators_off.rules:Own") == elsewhere
+
+
 def test_the_errors_of_a_verifier_name_the_file(read):
     with pytest.raises(PolicyError, match=r"policy\.toml: allow\[0\]: no_such:X"):
         Verifier(read('allow = ["no_such:X"]'))

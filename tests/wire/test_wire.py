@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_lp import wire
+from sglang_lp import builtins, wire
 from sglang_lp.errors import PayloadRefused, RefusalReason
 from sglang_lp.wire import Description, Kind
 from sglang_lp.wire.payload import _python2_names
+from sglang_lp.wire.serialization import find_class
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True)
 MODULES = st.lists(NAMES, min_size=1, max_size=4).map(".".join)
@@ -198,3 +199,22 @@ def test_every_public_name_can_be_imported_and_no_other():
     assert [name for name in wire.__all__ if not hasattr(wire, name)] == []
     with pytest.raises(AttributeError, match=r"\.wire' has no attribute 'other'$"):
         _ = wire.other
+
+
+def test_a_payload_names_a_class_or_one_that_derives_from_it():
+    base, derived = (
+        builtins.ThinkingBudgetLogitProcessor,
+        builtins.Qwen3ThinkingBudgetLogitProcessor,
+    )
+    assert find_class(base, base.to_str()) is base
+    assert find_class(base, derived.to_str()) is derived
+
+    local = type("Local", (base,), {})
+    for payload in (local.to_str(), builtins.DRYLogitProcessor.to_str()):
+        with pytest.raises(PayloadRefused) as caught:
+            find_class(base, payload)
+        assert str(caught.value) == (
+            "expected the payload of ThinkingBudgetLogitProcessor or of a subclass of it that is "
+            "imported; resolve other payloads with sglang_lp.trust.Verifier"
+        )
+        assert caught.value.reason is RefusalReason.NOT_ALLOWED

@@ -7,7 +7,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from sglang_lp.caches import shared_by_copies
-from sglang_lp.params import MAX_TOKEN_IDS, Parameters, TokenId
+from sglang_lp.params import Parameters, TokenId
 from sglang_lp.processor import LogitProcessor
 
 if TYPE_CHECKING:
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 #: Coordinates of a point and of a bounding box.
 _POINT, _BOX = 2, 4
+#: Most different coordinates; LocateAnything has 1,001. No limit on lists counts them, as two ids
+#: name them all.
+_MAX_COORDINATES = 2_048
 
 
 class _BoxTokens(NamedTuple):
@@ -31,11 +34,8 @@ class _BoxTokens(NamedTuple):
 def _lists(first: int, last: int, none: int, end: int) -> _BoxTokens:
     """Return the lists of all requests with these ids."""
     coordinates = tuple(range(first, last + 1))
-    return _BoxTokens(
-        coordinates,
-        tuple(dict.fromkeys((*coordinates, none))),
-        tuple(dict.fromkeys((*coordinates, end))),
-    )
+    others = (() if first <= other <= last else (other,) for other in (none, end))
+    return _BoxTokens(coordinates, *(coordinates + other for other in others))
 
 
 class _Box:
@@ -78,7 +78,7 @@ class LocateAnythingBoxGrammarLogitProcessor(LogitProcessor):
             box_start_token_id: Opens a box.
             box_end_token_id: Closes a box.
             coord_start_token_id: The first of the coordinates, whose ids follow one another.
-            coord_end_token_id: The last of the coordinates.
+            coord_end_token_id: The last of the coordinates, of at most 2,048.
             none_token_id: The content of a box without a place.
         """
 
@@ -91,9 +91,9 @@ class LocateAnythingBoxGrammarLogitProcessor(LogitProcessor):
         def __post_init__(self) -> None:
             """Refuse an empty range of coordinates, and too many."""
             count = self.coord_end_token_id - self.coord_start_token_id + 1
-            if not 1 <= count <= MAX_TOKEN_IDS:
+            if not 1 <= count <= _MAX_COORDINATES:
                 raise ValueError(
-                    f"coord_end_token_id: expected 1 to {MAX_TOKEN_IDS} coordinates from "
+                    f"coord_end_token_id: expected 1 to {_MAX_COORDINATES} coordinates from "
                     f"coord_start_token_id on, which is {self.coord_start_token_id}, got "
                     f"{self.coord_end_token_id}"
                 )

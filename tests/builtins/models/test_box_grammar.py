@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from sglang_lp.builtins import LocateAnythingBoxGrammarLogitProcessor
+from sglang_lp.errors import InvalidParameter
 from sglang_lp.testing import FakeRequest, ProcessorContract, run
 
 START, END, NONE = 1, 2, 4
@@ -22,7 +23,6 @@ class TestContract(ProcessorContract):
     invalid_params = (
         *(({key: value for key, value in IDS.items() if key != name}, name) for name in IDS),
         ({**IDS, "coord_end_token_id": 99}, "coord_end_token_id"),
-        ({**IDS, "coord_end_token_id": 65_636}, "coord_end_token_id"),
         ({**IDS, "none_token_id": 1000}, "none_token_id"),
     )
     token_ids = (START, START, START, 100, 101, 102, END, NONE)
@@ -49,6 +49,16 @@ def test_a_box_is_none_a_point_or_a_bounding_box(said, allowed):
 
     found = {*(row > -torch.inf).nonzero()[:, 0].tolist()}
     assert found == ({*range(300)} if allowed is None else allowed)
+
+
+def test_two_ids_name_no_more_coordinates_than_a_step_can_afford():
+    def parse(last):
+        params = {**IDS, "coord_end_token_id": last}
+        return LocateAnythingBoxGrammarLogitProcessor.parse_params(params)
+
+    assert parse(2_147).coord_end_token_id == 2_147
+    with pytest.raises(InvalidParameter, match="expected 1 to 2048 coordinates"):
+        parse(2_148)
 
 
 def test_whatever_the_model_wants_it_closes_its_boxes():

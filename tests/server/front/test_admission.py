@@ -13,6 +13,7 @@ import pytest
 
 from sglang_lp import wire
 from sglang_lp.builtins import (
+    ChoiceLogitProcessor,
     DisallowedTokensLogitsProcessor,
     DRYLogitProcessor,
     ForcedSequenceLogitProcessor,
@@ -22,7 +23,7 @@ from sglang_lp.builtins import (
 from sglang_lp.errors import InvalidParameter, PayloadRefused, RequestError, Unsupported
 from sglang_lp.policy.sections import Chosen
 from sglang_lp.processor import LogitProcessor
-from sglang_lp.server.front import admission, header, meta_info
+from sglang_lp.server.front import admission, header, meta_info, scoring
 from sglang_lp.server.front.admission import Admission, supports_sampling_mask
 from sglang_lp.server.front.bounds import MAX_COPIED, MAX_ENTRIES
 from sglang_lp.server.gate.coded import Coded
@@ -68,6 +69,42 @@ def tokenized(payload, custom_params=None, **sampling):
         custom_logit_processor=payload,
         sampling_params=SimpleNamespace(custom_params=custom_params, **sampling),
     )
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ({"input_ids": []}, "expected a token or more"),
+        (
+            {"input_ids": [1, 2], "token_indices_to_pool": [2]},
+            "positions in the prompt of 2 tokens",
+        ),
+    ],
+)
+def test_the_prompt_is_checked_as_sglang_has_tokenized_it(guard, prompt, said):
+    request = tokenized(None)
+    vars(request).update(prompt)
+    with pytest.raises(RequestError, match=said):
+        Admission(guard).admit(request, manager(), SimpleNamespace())
+
+
+def test_positions_in_the_prompt_are_taken(guard):
+    request = tokenized(None)
+    vars(request).update(input_ids=[1, 2], token_indices_to_pool=[1])
+    Admission(guard).admit(request, manager(), SimpleNamespace())
+
+
+def test_choices_that_are_to_be_scored_are_noted_on_the_body(guard):
+    choices = {"token_ids": [7, 8], "lengths": [1, 1], "pick": "likeliest"}
+    request = tokenized(ChoiceLogitProcessor.to_str(), choices)
+    vars(request).update(
+        input_ids=[1, 2], mm_inputs=None, input_embeds=None, session_params=None, session_id=None
+    )
+    body = SimpleNamespace()
+    Admission(guard).admit(request, manager(), body)
+
+    noted = getattr(body, scoring._SCORED)
+    assert [choice.sequences for choice in noted.choices] == [[(7,)], [(8,)]]
 
 
 @pytest.mark.parametrize("request_", [SimpleNamespace(), tokenized(None), tokenized(None, {})])

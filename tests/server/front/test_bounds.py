@@ -13,14 +13,19 @@ from sglang_lp.server.front import bounds
 from sglang_lp.server.front.admission import Admission
 from sglang_lp.server.front.bounds import (
     MAX_CHARACTERS,
+    MAX_CHARACTERS_OF_TOKEN,
     MAX_CHOICES,
     MAX_COPIED,
+    MAX_COPIES,
     MAX_DIFFERENT,
     MAX_ENTRIES,
     MAX_INNER,
     MAX_LINKS,
+    MAX_REQUESTS,
+    check_characters,
     check_copies,
     check_entries,
+    check_texts,
     entries,
 )
 from sglang_lp.server.gate.guard import Guard
@@ -136,6 +141,24 @@ def test_as_many_links_as_the_limit_are_taken(texts, copies):
 def test_more_links_over_all_copies_are_refused_with_the_limit(texts, copies):
     with pytest.raises(RequestError, match=f"at most {MAX_LINKS} links"):
         check_entries(texts, copies)
+
+
+def test_texts_and_copies_are_as_many_as_sglang_may_make_requests():
+    check_texts(0, MAX_COPIES)
+    check_texts(MAX_REQUESTS // 4, 4)
+    with pytest.raises(RequestError, match=rf"^n: .* at most {MAX_COPIES}, got {MAX_COPIES + 1};"):
+        check_texts(0, MAX_COPIES + 1)
+    with pytest.raises(RequestError, match=rf"at most {MAX_REQUESTS} .*, got {MAX_REQUESTS + 4};"):
+        check_texts(MAX_REQUESTS // 4 + 1, 4)
+
+
+def test_a_text_is_as_long_as_the_context_allows():
+    most = 10 * MAX_CHARACTERS_OF_TOKEN
+    check_characters(["a" * most, 7], 10)
+    with pytest.raises(
+        RequestError, match=f"at most {most} characters.* 10 tokens, got {most + 1}"
+    ):
+        check_characters(["a", "a" * (most + 1)], 10)
 
 
 #: Catalogues that requests name, and a profile that names one itself.

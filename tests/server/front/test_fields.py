@@ -85,6 +85,45 @@ def test_every_name_of_the_table_is_unique_at_its_place():
     assert len({*places}) == len(places)
 
 
+def ollama(options, *, sampling=None, body=None, guard=WITH_EFFORT, **fields):
+    """Return SGLang's sampling parameters of a body of Ollama's with these options."""
+    request = SimpleNamespace(options=options, **fields)
+    reader, sampling = Reader(guard), sampling or {}
+    reader.keep_options(serving(), request, SimpleNamespace(_json=body))
+    reader.read_options(sampling, serving(), request.options)
+    return sampling
+
+
+def test_options_of_ollamas_name_processors_budgets_and_efforts():
+    named = {"custom_logit_processor": "A", "custom_params": {"token_ids": [1]}}
+    found = ollama({"top_k": 5, **named}, sampling={"temperature": 0.5, "seed": 3})
+
+    assert found["temperature"] == 0.5
+    assert found["sampling_seed"] == 3
+    assert "seed" not in found
+    assert found["custom_params"]["token_ids"] == [1]
+    assert found["custom_params"][ROUTED] == "A"
+    assert ollama(None, think="high")["custom_params"] == {EFFORT: "high"}
+    assert ollama({}) == {}
+
+
+@pytest.mark.parametrize("name", ["custom_logit_processor", "custom_params", "thinking_budget"])
+def test_what_ollamas_clients_have_in_options_is_refused_beside_them(name):
+    why = (
+        f"{name}: expected in options on this endpoint, got it at the top of the body; move it "
+        "into options"
+    )
+    with pytest.raises(RequestError) as caught:
+        ollama({}, body={name: {}})
+    assert str(caught.value) == why
+    assert ollama({}, body={name: None, "think": True}) == {}
+
+
+def test_an_option_of_ollamas_has_the_type_of_sglangs_parameter():
+    with pytest.raises(RequestError, match="temperature"):
+        ollama({}, sampling={"temperature": "warm"})
+
+
 @pytest.mark.parametrize("method", ["read_chat", "read_completion"])
 @pytest.mark.parametrize(
     "named", [{"custom_logit_processor": "A"}, {"metadata": {wire.ENTRY: '{"processor": "A"}'}}]

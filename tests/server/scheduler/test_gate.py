@@ -23,7 +23,7 @@ from sglang_lp.builtins import (
     DRYLogitProcessor,
     LoopBreakerLogitProcessor,
 )
-from sglang_lp.errors import InstallError, PayloadRefused
+from sglang_lp.errors import InstallError, PayloadRefused, RequestError
 from sglang_lp.policy.sections import Chosen
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.gate.coded import Coded
@@ -600,6 +600,65 @@ def test_a_refusal_in_the_scheduler_says_so_in_the_audit_trail(guard, caplog):
     assert [line["gate"] for line in found] == [Gate.SCHEDULER] * 2
     assert found[0]["rid"] == "0" * 32
     assert found[1]["rid"].startswith("sha256:")
+
+
+class Queue:
+    """SGLang's scheduler, as far as a request that it cannot make meets it."""
+
+    def __init__(self):
+        self.model_config, self.tokenizer = SimpleNamespace(vocab_size=100), object()
+        self.limited, self.queue = [], []
+        self.init_req_max_new_tokens = self.limited.append
+        self._add_request_to_queue = self.queue.append
+
+
+def receiving(guard, scheduler, failing, **fields):
+    from sglang.srt.observability.req_time_stats import APIServerReqTimeStats
+    from sglang.srt.runtime_context import get_parallel
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    sampling = SamplingParams(max_new_tokens=50, temperature=0.5)
+    sent = SimpleNamespace(
+        rid="a client's",
+        sampling_params=sampling,
+        http_worker_ipc="ipc",
+        time_stats=APIServerReqTimeStats(created_time=7.0),
+        **fields,
+    )
+    gate = SchedulerGate(guard, PendingResults(), Arrivals())
+    with get_parallel().override(tp_rank=0):
+        gate.receive(failing, scheduler, sent, more=1)
+    return sent
+
+
+def test_a_request_that_sglang_can_receive_is_only_passed_on(guard):
+    scheduler, seen = Queue(), []
+    sent = receiving(guard, scheduler, lambda *given, **more: seen.append((given, more)))
+
+    assert seen == [((scheduler, sent), {"more": 1})]
+    assert scheduler.queue == []
+
+
+@pytest.mark.parametrize("error", [KeyError("replaced"), RequestError("top_k: expected 1")])
+def test_a_request_that_sglang_cannot_receive_ends_alone_and_counts_once(guard, error, caplog):
+    def failing(*_given, **_more):
+        raise error
+
+    scheduler = Queue()
+    sent = receiving(guard, scheduler, failing)
+
+    (req,) = scheduler.queue
+    assert scheduler.limited == [req]
+    assert (req.rid, req.http_worker_ipc) == (sent.rid, "ipc")
+    assert (req.time_stats.created_time, req.tokenizer) == (7.0, scheduler.tokenizer)
+    assert req.sampling_params.max_new_tokens == 1
+    assert list(guard.audit.counts) == [(Gate.SCHEDULER, "invalid_request")]
+    assert sum(guard.audit.counts.values()) == 1
+    is_ours = isinstance(error, RequestError)
+    said = str(error) if is_ours else "SGLang cannot receive this request: KeyError"
+    assert said in req.to_finish.message
+    assert req.to_finish.status_code == 400
+    assert ("could not receive" in caplog.text) == (not is_ours)
 
 
 def test_from_str_stands_for_what_is_allowed_and_nothing_else(guard):

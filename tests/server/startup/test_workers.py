@@ -66,11 +66,13 @@ def test_an_engine_writes_where_it_can_be_joined_through_the_guarded_function():
 
 def test_a_worker_answers_with_the_middleware_of_a_single_front_end(monkeypatch, guard):
     from sglang.srt import plugins
-    from sglang.srt.entrypoints.http_server import app
+    from sglang.srt.entrypoints.http_server import ORJSONRequest, app
 
     def added(add):
         with monkeypatch.context() as patch:
             patch.setattr(app, "user_middleware", [])
+            for parse in ("json", "form"):  # of every app in this process
+                patch.setattr(ORJSONRequest, parse, getattr(ORJSONRequest, parse))
             add()
             return [(one.cls, one.kwargs) for one in app.user_middleware]
 
