@@ -108,13 +108,14 @@ class _Walk:
         row, path = self._row, self._path
         tokens, dense = row.tokens, row.dense
         position = self._root + len(path) + 1
-        child = self._first_child[node]
+        child, is_there = self._first_child[node], False
         while child >= 0 and position < self._limit:
             sibling = self._next_sibling[child]
             token_id = self._token_ids[child]
             path.append(token_id)
             try:
-                row.put(states, position - 1)
+                if not is_there:
+                    row.put(states, position - 1)
                 # A processor that computes whole rows has not yet computed the nodes above.
                 if not owned or sibling >= 0 or dense:
                     row.fork_states()
@@ -128,9 +129,11 @@ class _Walk:
                     self.below(child, row.states, owned=True)
                 above = position - self._root - 1
                 del path[above:], tokens[self._known + above :]
-                child = sibling
+                child, is_there = sibling, False
             elif goes_on:  # follow the last branch without a recursive call
-                states, owned, child = row.states, True, self._first_child[child]
+                child, owned, is_there = self._first_child[child], True, True
+                if child >= 0 and self._next_sibling[child] >= 0:
+                    states = row.states
                 position += 1
             else:
                 break

@@ -162,9 +162,10 @@ class TurnList(ABC):
 
     def _feed(self, token_ids: Sequence[int]) -> None:
         """Feed the turns tokens that ``tokens`` has at its end."""
-        first = len(self.tokens) - len(token_ids)
-        for phases, skipped in zip(self._phases, self._skipped, strict=True):
-            phases.read(token_ids[skipped - first :] if skipped > first else token_ids)
+        if self._phases:
+            first = len(self.tokens) - len(token_ids)
+            for phases, skipped in zip(self._phases, self._skipped, strict=True):
+                phases.read(token_ids[skipped - first :] if skipped > first else token_ids)
         position, tokens, exact = self.position, self.tokens, self.exact
         for turn in self.turns:
             self.running = turn
@@ -312,7 +313,7 @@ class TurnList(ABC):
         own: list[tuple[Turn, Recording]] = []
         for place, turn in enumerate(self.turns):
             request = turn.request
-            if not turn.edits or request.is_closed:
+            if not turn.edits or (request.phase is not None and request.is_closed):
                 continue
             if not turn.sleeps_at(request.position):
                 self.running = turn
@@ -343,6 +344,8 @@ class TurnList(ABC):
             vocab_size: Number of logits in a row of the model.
             drafted: Whether *always* edits of an answer are edits of only this step.
         """
+        if len(own) == 1 and not (self._apart or own[0][1].conditional):  # nearly always
+            return own[0][1]
         asking = [turn for turn, recording in own if recording.conditional]
         if len(asking) > 1:  # the device decides one question of a row
             for turn, recording in own:
