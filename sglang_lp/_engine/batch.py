@@ -355,8 +355,7 @@ def _ask_rows(step: Step, drafts: Callable[[], Drafts] | None, *, repeated: bool
             refuse_repeated(row)
         elif step.width > 1 and (row.needs is not _NONE or row.dense) and drafts is not None:
             step.drafts = step.drafts or drafts()
-            if visit_drafts(step, index, row, step.drafts):
-                asked.append(index)
+            asked += [index] if visit_drafts(step, index, row, step.drafts) else []
         elif _visit(step, index, row):
             asked.append(index)
     return asked

@@ -51,9 +51,10 @@ def _completing_call(params: BudgetParams, progress: Progress) -> Sequence[int]:
     Only as the next token: a tool start is no part of the thoughts, and the closing, in whose place
     it comes, has a token or more. So no budget is exceeded and each room stays.
     """
-    if tokens_left(params, progress) < 0 or _ends_answer(params, progress):
+    call = progress.completing_call
+    if not len(call) or tokens_left(params, progress) < 0 or _ends_answer(params, progress):
         return ()
-    return progress.completing_call
+    return call
 
 
 def forced_tokens(params: BudgetParams, progress: Progress) -> Iterator[int]:
