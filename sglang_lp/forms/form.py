@@ -36,7 +36,7 @@ FEWEST_STEPS = 8
 
 #: Columns of ``Visits.numbers``: the token; number of generated tokens with it; the row of the
 #: logits after it, -1 if none is edited; how many drafted tokens the path to it has; and whether
-#: other tokens than the next one follow it, so that what a row knows there is needed again.
+#: several tokens follow it, or the draft begins there: what a row knows there is needed again.
 TOKEN, POSITION, ROW, DEPTH, SAVE = range(5)
 COLUMNS = 5
 #: Most nodes of a draft.

@@ -25,6 +25,7 @@ from sglang_lp.served_model import ServedModel
 from sglang_lp.server.scheduler.pending import PendingResults
 from sglang_lp.server.scheduler.sampling import Steps
 from sglang_lp.server.scheduler.sglang_host import SglangHost
+from sglang_lp.testing import decided_as_on_a_gpu
 from sglang_lp.text.vocabulary import vocabulary_of
 from support.fakes.requests import Req
 from support.models.vocabularies import one_token_a_byte
@@ -276,7 +277,7 @@ class Side:
         return 0 if self.forms is None else len(self.forms._members.rows)
 
     def sample(self, places, tokens, width, *, overlap):
-        """Let requests get tokens: with drafts, those that were accepted and one more."""
+        """Let requests get tokens: with drafts, the accepted ones and one more."""
         padded = [[*token_ids, *[0] * (width - len(token_ids))] for token_ids in tokens]
         result = SimpleNamespace(
             copy_done=None,
@@ -507,11 +508,19 @@ def test_forms_edit_every_node_of_drafts_as_rows_that_are_asked_one_by_one(width
     assert not caplog.records
 
 
+@pytest.mark.parametrize("width", [1, 5])
+def test_forms_ask_a_gpu_what_rows_that_are_asked_one_by_one_do(width, caplog):
+    with decided_as_on_a_gpu():
+        assert sum(play(seed, width) for seed in range(SEEDS)) > 50 * SEEDS
+    assert not caplog.records
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # everything is compiled anew
 @pytest.mark.parametrize("variable", ["NUMBA_BOUNDSCHECK", "NUMBA_DISABLE_JIT"])
 def test_forms_keep_to_their_arrays_and_are_right_without_a_compiler(variable, tmp_path):
-    code = f"import runpy; print(sum(map(runpy.run_path({__file__!r})['play'], range({SEEDS}))))"
+    seeds = f"range({SEEDS}), [1, 5] * {SEEDS}"
+    code = f"import runpy; print(sum(map(runpy.run_path({__file__!r})['play'], {seeds})))"
     variables = {variable: "1", "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", code],
