@@ -126,6 +126,10 @@ class Form(ABC):
         """Return the most tokens of which a row asks whether one is among the likeliest."""
         return 0
 
+    def forced(self, request: Request) -> int | None:  # noqa: ARG002 - most forms force none
+        """Return the token that the device may force in a row, if there is one."""
+        return None
+
     @abstractmethod
     def block(self, request: Request, limit: int) -> ArenaBlock | None:
         """Return the block of a row, from what its processor knows now.

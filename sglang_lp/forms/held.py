@@ -136,6 +136,10 @@ class HeldForm(Form):
     def asks(self, params: Any) -> int:
         return self.most(params)
 
+    def forced(self, request: Request) -> int | None:
+        held = self.held(request)
+        return None if held is None or held.question is None else held.question.forced
+
     def block(self, request: Request, limit: int) -> ArenaBlock | None:  # noqa: ARG002 - nothing grows
         held = self.held(request)
         if held is None or held.until < request.position + FEWEST_STEPS:

@@ -366,25 +366,25 @@ def _fit(row: Row, turns: Sequence[tuple[Turn, Form]], vocab_size: int) -> bool:
     They can then be applied without a look at each other: no two bias the same token, none can
     leave no token, and a forced token has no other edits.
     """
-    bans, kinds, persistent = 0, [form.edits for _, form in turns], row.persistent
+    bans, left, kinds = 0, vocab_size, [form.edits for _, form in turns]
+    persistent, biased = row.persistent, kinds.count(EditKind.BIASES)
     watches = any(turn.request.phases is not None for turn in row.turns)
     for turn, form in turns:
         params, reads = turn.request.params, form.reads_tokens or watches
         if not form.fits(params, vocab_size) or (reads and not row.exact):
             return False
         bans += form.most(params) if form.edits in _BANNING else 0
-    if EditKind.ASKS in kinds:
-        others = kinds.count(EditKind.BIASES) <= 1 and {*kinds} <= {EditKind.ASKS, EditKind.BIASES}
-        return (
-            others and kinds.count(EditKind.ASKS) == 1 and persistent is None and bans < vocab_size
-        )
-    if EditKind.FORCES in kinds:
-        return len(kinds) == 1 and persistent is None
-    if persistent is None:
-        return bans < vocab_size and kinds.count(EditKind.BIASES) <= 1
-    return (
-        persistent.conflict is None
-        and persistent.forced is None
-        and kinds.count(EditKind.BIASES) <= int(not len(persistent.biases[0]))
-        and (not bans or max(persistent.mask.min_count, persistent.mask.count) > bans)
-    )
+    if persistent is not None:
+        forced = [form.forced(turn.request) for turn, form in turns]
+        if persistent.conflict is not None or persistent.forced is not None:
+            return False
+        if not all(token_id is None or persistent.mask.permits(token_id) for token_id in forced):
+            return False
+        left = max(persistent.mask.min_count, persistent.mask.count)
+        biased += int(len(persistent.biases[0]) > 0)
+    if EditKind.FORCES in kinds and not (len(kinds) == 1 and persistent is None):
+        return False
+    asks = kinds.count(EditKind.ASKS)
+    if asks > 1 or (asks and not {*kinds} <= {EditKind.ASKS, EditKind.BIASES}):
+        return False
+    return biased <= 1 and (not bans or bans < left)

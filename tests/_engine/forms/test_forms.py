@@ -136,6 +136,9 @@ def budget(rng):
 
 def chain(rng):
     links = rng.sample(LINKS, rng.randrange(1, 4))
+    if rng.random() < 0.4:  # as where an operator bans tokens for every request
+        names = "ThinkingBudgetLogitProcessor", "ForcedWordsLogitProcessor"
+        links = [LINKS[-1], rng.choice([link for link in LINKS if link[0] in names])]
     return {
         "chain": [name for name, _ in links],
         **{
