@@ -51,9 +51,6 @@ _FEWEST = 8
 #: step reads as many.
 _LONGEST_SLEEP = 1_024
 
-#: The draft of a row in a step without drafts: its newest token.
-_NO_TREES: Any = np.array([[[0, -1, -1, 0]]], np.int64)
-
 _BANNING = {EditKind.BANS, EditKind.ASKS}
 
 _FAILED = "sglang-lp: the forms of a batch failed; its rows are asked one by one from now on"
@@ -132,15 +129,15 @@ class Forms:
             masked = {row // width for row in step.grammar_rows}
             index = self._members.index.tolist()
             self._leave([place for place, at in enumerate(index) if at in masked])
-        trees = _NO_TREES
+        trees = None
         if width > 1 and drafts is not None and self._members.rows:
             step.drafts = drafts()
             trees = step.drafts.numbers()
             self._slots.widen(width)
         while self._members.rows:
-            index = self._members.index
-            own = trees[index] if width > 1 else np.repeat(trees, len(index), axis=0)
-            new, others = self._members.read(own)
+            members = self._members
+            own = members.no_drafts if trees is None else trees[members.index]
+            new, others = members.read(own)
             if new is not None and not others:
                 return self._edit(step, own, new)
             self._leave(others)
@@ -174,8 +171,9 @@ class Forms:
         if not out.is_whole:
             raise MemoryError("the edits of a step have no room")
         edited = out.edited[:count]
-        asked = np.unique(np.searchsorted(new.first, np.nonzero(edited & ASKS)[0], "right") - 1)
+        asked = np.nonzero(edited & ASKS)[0]
         if len(asked):
+            asked = np.unique(np.searchsorted(new.first, asked, "right") - 1)
             out.drop(members.index[asked], width, stride)
             for place in asked.tolist():
                 edited[new.first[place] : new.first[place + 1]] = 0

@@ -51,6 +51,7 @@ class Members:
         groups: The rows of each form.
         room: The most entries of one kind that a row of the logits of each can have together.
         width: The most tokens of a question.
+        no_drafts: Their drafts in a step without drafts: node 0 only.
     """
 
     def __init__(self, rows: Sequence[Row | None], slots: Slots) -> None:
@@ -64,6 +65,7 @@ class Members:
         self.slots = np.array([formed.slot for _, _, formed in found], np.int64)
         self.room = sum(part.most for _, _, formed in found for part in formed.parts)
         self.width = max((part.asks for _, _, formed in found for part in formed.parts), default=0)
+        self.no_drafts = np.full((len(found), 1, 4), -1, np.int64)
         self._numbers = slots
         self._sources = [row.source for row in self.rows]
         self._outputs = [row.output_ids for row in self.rows]

@@ -229,8 +229,10 @@ def log_step(  # noqa: PLR0913, PLR0917 - one compiled call
     count = 0
     for place in range(len(slots)):
         slot = slots[place]
-        drafted[slot, :width] = trees[place]
-        drafted[slot, :width, HOW] = 0
+        for node in range(width):
+            for column in range(HOW):
+                drafted[slot, node, column] = trees[place, node, column]
+            drafted[slot, node, HOW] = 0
         for visit in range(first[place], first[place + 1]):
             row, how = visits[visit, ROW], np.int64(edited[visit])
             if row < 0 or not how:
