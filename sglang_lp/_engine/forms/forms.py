@@ -270,7 +270,7 @@ class Forms:
             self._joined.append(row)
         if watch is not None:
             numbers[WAKE] = min(int(numbers[WAKE]), row.position + _LONGEST_SLEEP)
-        row.wake, row.watch = NEVER, None
+        row.wake, row.watch, row.leaves_one = NEVER, None, False
 
     def _bits_of(self, token_ids: frozenset[int]) -> ArenaBlock:
         return self._slots.watched.share(token_ids, lambda: bits_of(token_ids))
