@@ -97,7 +97,7 @@ def test_samples_are_items_that_the_request_may_get_and_the_report_names_them(se
 
 def test_copies_differ_and_each_is_an_item(server):
     (prompt,) = prompts(1)
-    replies = server.post("/generate", ask(ITEMS[0], prompt, temperature=2.0, n=6)).body
+    replies = server.post("/generate", ask(ITEMS[0], prompt, temperature=2.0, n=16)).body
 
     assert all(tuple(one["output_ids"]) in map(tuple, allowed({}).values()) for one in replies)
     assert len({tuple(one["output_ids"]) for one in replies}) > 1
