@@ -235,6 +235,7 @@ TARGETS = {
             _python("rules in a phase, and chains", "benchmarks.cost.phases"),
             _python("rows that run by forms", "benchmarks.cost.forms"),
             _python("requests that arrive at once", "benchmarks.cost.arrivals"),
+            _python("0.3.0 and this version", "benchmarks.cost.turns"),
             PAGES,
         ),
         "PART",
