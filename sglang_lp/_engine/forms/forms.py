@@ -30,7 +30,7 @@ from sglang_lp._engine.history.row_state import RowState
 from sglang_lp.edits import NEVER
 from sglang_lp.faults import from_signal
 from sglang_lp.forms.bits import bits_of
-from sglang_lp.forms.form import MOST_NODES, EditKind, Visits
+from sglang_lp.forms.form import FEWEST_STEPS, MOST_NODES, EditKind, Visits
 from sglang_lp.forms.out import ASK, ASKS, FORCED, Out
 
 if TYPE_CHECKING:
@@ -239,9 +239,9 @@ class Forms:
                 if _fit(row, turns, step.vocab_size):
                     self._join(row, turns, step.width)
                 else:
-                    row.may_form = _may_fit_later(turns)
+                    row.joins_at = _next_try(row, turns)
             except Exception:
-                row.form, row.wake, row.may_form = None, 0, False
+                row.form, row.wake, row.joins_at = None, 0, NEVER
                 if not self._has_told:  # else each such request writes a line
                     self._has_told = True
                     logger.exception(_CANNOT_JOIN)
@@ -254,7 +254,7 @@ class Forms:
         limit = len(row.prompt_ids) + row.resumed + row.host.limit
         parts = [part for turn, form in turns if (part := Part.of(form, turn, row.position, limit))]
         if len(parts) < len(turns):
-            row.may_form = _may_fit_later(turns)
+            row.joins_at = _next_try(row, turns)
             return
         watch = _watch_of(row)
         bits = None if watch is None else self._bits_of(watch)
@@ -277,10 +277,12 @@ class Forms:
 
     def _may_form(self, row: Row) -> bool:
         """Tell whether a row could run by forms now, as far as it is cheap to tell."""
-        if row.may_form is None:
+        if row.joins_at < 0:
             kinds = self._forms.keys()
-            row.may_form = _is_plain(row) and any(type(t.processor) in kinds for t in row.turns)
-        return row.may_form and row.state is RowState.RUNNING and row.position > row.resumed
+            may = _is_plain(row) and any(type(t.processor) in kinds for t in row.turns)
+            row.joins_at = 0 if may else NEVER
+        position = row.position
+        return position >= row.joins_at and row.state is RowState.RUNNING and position > row.resumed
 
     def _formed_turns(self, row: Row, width: int) -> list[tuple[Turn, Form]]:
         """Return the turns of a row that are at work with their forms; none if one has no form."""
@@ -353,9 +355,13 @@ def _watch_of(row: Row) -> frozenset[int] | None:
     return frozenset().union(*telling) if len(telling) > 1 else next(iter(telling), None)
 
 
-def _may_fit_later(turns: Sequence[tuple[Turn, Form]]) -> bool:
-    """Tell whether the turns of a row that do not fit now may fit at a later step."""
-    return any(form.comes_and_goes for _, form in turns)
+def _next_try(row: Row, turns: Sequence[tuple[Turn, Form]]) -> int:
+    """Return the position from which on the turns of a row that do not fit now may fit.
+
+    A try takes as long as some steps: a row whose edits change tries after as many.
+    """
+    again = any(form.comes_and_goes for _, form in turns)
+    return row.position + FEWEST_STEPS if again else NEVER
 
 
 def _fit(row: Row, turns: Sequence[tuple[Turn, Form]], vocab_size: int) -> bool:

@@ -81,7 +81,7 @@ class Row(TurnList):
         version: Changes whenever a cached plan that contains this row is stale.
         edit_log: What was edited and forced so far.
         recorder: Takes the edits of each step: the log, unless the host has another.
-        may_form: Whether the row could run by forms at some step; ``None`` if not looked at yet.
+        joins_at: Position from which on the row may run by forms; -1 if not looked at yet.
         form: What the row is while it runs by forms; else ``None``.
         is_scaled: Whether the edits of its last step multiplied all logits.
     """
@@ -95,7 +95,7 @@ class Row(TurnList):
         "form",
         "host",
         "is_scaled",
-        "may_form",
+        "joins_at",
         "recorder",
         "source",
         "state",
@@ -115,7 +115,7 @@ class Row(TurnList):
         self.edit_log = EditLog()
         self.recorder: EditRecorder = host.recorder_of(self.edit_log)
         self.form: Formed | None = None
-        self.may_form: bool | None = None
+        self.joins_at = -1
         self.is_scaled = False
         self.version = clock.next_version()
         self.step_compiled: CompiledEdits | None = None
@@ -216,7 +216,7 @@ class Row(TurnList):
         row.tokens = self.tokens[:]
         row.edit_log = copy(self.edit_log)
         row.recorder = row.edit_log if self.recorder is self.edit_log else copy(self.recorder)
-        row.may_form = None
+        row.joins_at = -1
         row.fork_turns()
         row._show_prompt()  # noqa: SLF001 - as above
         return row

@@ -274,8 +274,9 @@ class TurnList(ABC):
                 continue
             request = turn.request
             request.see(position, tokens, exact=exact)
-            closed = request.is_closed
-            changed = turn.switch(closed=closed) or changed
+            closed = request.phase is not None and request.is_closed
+            if closed is not turn.was_closed:
+                changed = turn.switch(closed=closed) or changed
             if closed:
                 continue
             if not turn.sleeps_at(request.position, width):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sglang_lp.builtins.thinking.progress import ThinkingState
 from sglang_lp.builtins.thinking.rules import LONGEST_SLEEP, close_by, tokens_left
 from sglang_lp.errors import RequestError
+from sglang_lp.forms.form import FEWEST_STEPS
 from sglang_lp.forms.held import Held, HeldForm, HeldQuestion
 from sglang_lp.text.characters import MOST_LACKING, entering, is_inside
 from sglang_lp.text.vocabulary import vocabulary_of
@@ -61,6 +62,8 @@ def _inside(request: Request) -> Held | None:
     params, progress, position = request.params, request.state, request.position
     finder, inside = progress.finder, progress.inside
     until = position + min(LONGEST_SLEEP, tokens_left(params, progress) - MOST_LACKING)
+    if until < position + FEWEST_STEPS:
+        return None
     if params.watched:
         until = min(until, position + LONGEST_SLEEP - progress.generated % LONGEST_SLEEP)
     fewest, soft = params.min_thinking_tokens, params.soft_thinking_budget
