@@ -132,7 +132,13 @@ class Server:
         for params in texts:
             sampling_params = SimpleNamespace(custom_params=params, n=copies)
             tokenized = SimpleNamespace(
-                custom_logit_processor=processor, sampling_params=sampling_params, input_ids=prompt
+                custom_logit_processor=processor,
+                sampling_params=sampling_params,
+                input_ids=prompt,
+                mm_inputs=None,
+                input_embeds=None,
+                session_params=None,
+                session_id=None,
             )
             self._admit(tokenized, self._manager, SimpleNamespace())
 
