@@ -1,4 +1,6 @@
-"""What a step costs now and what it cost before: ``python -m benchmarks.cost.turns [REVISION]``.
+"""The cost of a step in this version and in an earlier one.
+
+``python -m benchmarks.cost.turns [REVISION]``.
 
 Two processes take turns, one with this version and one with an earlier one from the repository's
 history. Each measures 256 rows at work, with the cases of its own version: in a step without

@@ -150,7 +150,7 @@ class Formed:
         if nodes[:, HOW].any():
             for node, path in _paths(nodes[:, CHILD:HOW].tolist(), nodes[:, DRAFTED].tolist()):
                 edits = int(nodes[node, HOW])
-                forced: bool | PendingAnswer = edits >= FORCED
+                forced: bool | PendingAnswer = edits & FORCED > 0
                 if edits & DECIDED and self.slots.answers is not None:
                     is_edited = edits & EDITED > 0
                     forced = PendingAnswer(self.slots.answers, asked + node, is_edited=is_edited)
