@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 COPY = ROOT / ".cache" / "mutants"
 LIST = ROOT / "scripts" / "mutants.md"
 MUTMUT = ROOT / ".venv" / "bin" / "mutmut"
-TESTS = ("tests/trust", "tests/wire", "tests/server")
+TESTS = ("tests/processor", "tests/trust", "tests/wire", "tests/server")
 #: Tests that cannot run here: of SGLang itself and of the documents; tests that start processes,
 #: which mutmut does not follow; three that count calls or methods, because mutmut adds both; and
 #: one that reads the sources, in which mutmut writes every mutant.
