@@ -32,7 +32,11 @@ def due():
 
 
 def test_every_route_of_the_app_stands_in_the_table_and_no_other(app):
-    found = {(path, endpoint.__name__) for path, endpoint in walk(app)}
+    found = {
+        (path, endpoint.__name__)
+        for path, endpoint in walk(app)
+        if not endpoint.__module__.startswith("sglang_lp.")  # its own, if the plugin is in place
+    }
 
     assert found == {(route.path, route.endpoint) for route in due()}
 
