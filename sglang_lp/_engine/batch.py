@@ -337,14 +337,14 @@ class _Persistent(NamedTuple):
 
 
 def _layout(logits: torch.Tensor, width: int) -> tuple[object, ...]:
-    """Return what a plan depends on in addition to the requests of the batch."""
+    """Return the width and the layout of the logits, on which a plan depends."""
     return width, logits.shape, logits.stride(), logits.dtype, logits.device
 
 
 def _ask_rows(step: Step, drafts: Callable[[], Drafts] | None, *, repeated: bool) -> list[int]:
-    """Ask the rows that are awake, and return the indices of those that declared their edits.
+    """Ask the rows that are awake, and return the indices of the rows that were asked.
 
-    A row is not among them if its processor failed, or if its request has no token to sample now.
+    A row is not among these if its processor failed, or if it could not be asked.
 
     Args:
         step: The step.

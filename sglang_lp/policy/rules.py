@@ -238,8 +238,8 @@ class Rules:
         To these processors the resumed tokens are part of the prompt:
 
         - those of ``[[always]]``, unless the policy has ``may_resume``;
-        - those that depend on thinking, where SGLang's parser reads the answer without the resumed
-          tokens.
+        - processors that depend on thinking, if SGLang's parser reads the answer without the
+          resumed tokens.
 
         Args:
             decided: All processors that run.

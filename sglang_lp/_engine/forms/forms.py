@@ -67,8 +67,8 @@ class Forms:
 
     Args:
         kinds: By class of processor, the class of its form.
-        fewest: Fewest rows, with those that joined before, for which any join. Rows stay when
-            others leave.
+        fewest: Fewest rows of a batch that run by forms when rows join. Rows stay when others
+            leave.
     """
 
     def __init__(self, kinds: Mapping[type, type[Form]], fewest: int = _FEWEST) -> None:

@@ -61,8 +61,8 @@ if TYPE_CHECKING:
 class At(Enum):
     """Where SGLang still has a field.
 
-    A *body* is what the client sent; a *form* is what SGLang makes of it. The table of hooks names
-    the functions.
+    A client sends a *body*, and SGLang turns it into a *form*. The table of hooks names the
+    functions.
     """
 
     CHAT = "the body of a chat"
