@@ -72,8 +72,7 @@ class Batch:
     ) -> None:
         self._before_edits = before_edits
         self.forms = forms
-        #: The persistent edits and the rows to look at; ``_key`` is what both were made for, and
-        #: ``_layout`` the part of it that a step of a sleeping batch compares.
+        #: The persistent edits and the rows to look at; both hold for the key and the layout.
         self._persistent = _Persistent(None, [], set())
         self._key: tuple[object, ...] = ()
         self._layout: tuple[object, ...] = ()
@@ -83,8 +82,7 @@ class Batch:
         #: Reading of the clock before which none of its rows wakes, at a version of the clock.
         self._until = 0
         self._version = 0
-        #: Tokens that wake a row before ``_until``, and the generated tokens of each row that
-        #: watches for such tokens.
+        #: Tokens that wake a row before ``_until``, and the generated tokens of rows that watch.
         self._watch: frozenset[int] = frozenset()
         self._watching: list[Sequence[int]] = []
 
@@ -154,10 +152,7 @@ class Batch:
         )
 
     def _is_quiet(self, width: int, newest: Callable[[], Sequence[int]] | None) -> bool:
-        """Tell whether no row has got a token that it watches for since the last step.
-
-        False also where that is unknown: in a verify step, and without ``newest``.
-        """
+        """Tell whether it is sure that no row got a token that it watches for."""
         watch = self._watch
         if not watch:
             return True
@@ -282,7 +277,6 @@ class Batch:
             end_conflicts(step, step_plan)
         persistent, looked_at, masked = self._plan_persistent(step)
         plans = [plan for plan in (persistent, step_plan) if plan is not None]
-        # Rows that SGLang masks can lose their last token only in a step that edits them.
         late = masked and masked & {*step.edits, *step.dense, *step.rewritten}
         seen = [*{*looked_at, *late, *(step.rewritten if plans else ())}]
         rows = index_on(logits.device, seen) if seen else None
@@ -342,9 +336,7 @@ def _layout(logits: torch.Tensor, width: int) -> tuple[object, ...]:
 
 
 def _ask_rows(step: Step, drafts: Callable[[], Drafts] | None, *, repeated: bool) -> list[int]:
-    """Ask the rows that are awake, and return the indices of the rows that were asked.
-
-    A row is not among these if its processor failed, or if it could not be asked.
+    """Ask the rows that are awake, and return the indices of those that could be asked.
 
     Args:
         step: The step.
@@ -425,12 +417,7 @@ def _edit_computed(step: Step, index: int) -> None:
 
 
 def _put_back(step: Step, copied: Sequence[tuple[int, torch.Tensor]]) -> None:
-    """Write back rows that processors changed themselves, with one wait for all of them.
-
-    Args:
-        step: The step.
-        copied: Indices of the rows, and the changed copies, shape ``(vocab,)`` each.
-    """
+    """Write back rows that processors changed themselves, with one wait for all of them."""
     import torch
 
     indices = [index for index, _ in copied]
