@@ -59,9 +59,9 @@ class Batch:
     A scheduler process has one; a processor that is called directly has its own.
 
     Args:
-        before_edits: Called with the logits of a step before they are edited, and with the step if
-            its rows were asked; not called in a step that edits nothing. It returns the rows of the
-            logits whose step edits the caller applies itself.
+        before_edits: Called before the logits of a step are edited, with the logits, and with the
+            step (``None`` if all rows sleep); not called in a step that edits nothing. It returns
+            the rows of the logits whose step edits the caller applies itself.
         forms: Runs rows that have a form; ``None`` to ask every row.
     """
 
@@ -72,7 +72,7 @@ class Batch:
     ) -> None:
         self._before_edits = before_edits
         self.forms = forms
-        #: The persistent edits, the rows to look at, and what both depend on.
+        #: The persistent edits and the rows to look at; both hold for the key and the layout.
         self._persistent = _Persistent(None, [], set())
         self._key: tuple[object, ...] = ()
         self._layout: tuple[object, ...] = ()
@@ -82,7 +82,7 @@ class Batch:
         #: Reading of the clock before which none of its rows wakes, at a version of the clock.
         self._until = 0
         self._version = 0
-        #: Tokens that wake one of its rows before, and the tokens of those rows.
+        #: Tokens that wake a row before ``_until``, and the generated tokens of rows that watch.
         self._watch: frozenset[int] = frozenset()
         self._watching: list[Sequence[int]] = []
 
@@ -152,13 +152,13 @@ class Batch:
         )
 
     def _is_quiet(self, width: int, newest: Callable[[], Sequence[int]] | None) -> bool:
-        """Tell whether no row has got a token that it watches for since the last step."""
+        """Tell whether it is sure that no row got a token that it watches for."""
         watch = self._watch
         if not watch:
             return True
         if width > 1 or newest is None:
             return False
-        # A row got one token: it is its newest, or not among its tokens yet.
+        # Each row got one token: the last of its ``output_ids``, or one of ``newest()``.
         last = [tokens[-1] for tokens in self._watching if tokens]
         return watch.isdisjoint(last) and watch.isdisjoint(newest())
 
@@ -230,7 +230,7 @@ class Batch:
         if (
             custom_param_list is self._params
             and (self.forms is None or self.forms.are_empty)
-            and clock.version == version  # else a row has ended
+            and clock.version == version  # otherwise a row has ended, or has other edits
             and not looked_at
             and (persistent is None or (raw is None and not grammar_rows))
         ):
@@ -331,12 +331,12 @@ class _Persistent(NamedTuple):
 
 
 def _layout(logits: torch.Tensor, width: int) -> tuple[object, ...]:
-    """Return the properties of a batch, besides its requests, that a plan depends on."""
+    """Return the width and the layout of the logits, on which a plan depends."""
     return width, logits.shape, logits.stride(), logits.dtype, logits.device
 
 
 def _ask_rows(step: Step, drafts: Callable[[], Drafts] | None, *, repeated: bool) -> list[int]:
-    """Ask the rows that are awake, and return their indices, unless a row could not be asked.
+    """Ask the rows that are awake, and return the indices of those that could be asked.
 
     Args:
         step: The step.
@@ -377,7 +377,7 @@ def _visit(step: Step, index: int, row: Row) -> bool:
 
 
 def _edit(step: Step, index: int, row: Row) -> None:
-    """Ask a row for its edits, and whether its request ends."""
+    """Ask a row for its edits, and end its request if they say so."""
     recording = ask(step, index, row)
     if recording.end is not None:
         row.host.finish(recording.end)

@@ -111,10 +111,10 @@ def version_of(shape: IndexSizes, arrays: Arrays, sets: Mapping[str, NDArray[np.
 
 
 def _checked(codes: NDArray[np.int32], end: int | None) -> NDArray[np.int32]:
-    """Return the tokens of each item, with the end token behind them, in as few columns as fit.
+    """Check items; return their tokens and the end token behind them, in as few columns as fit.
 
     Raises:
-        CatalogueError: See :func:`build`.
+        CatalogueError: As :func:`build` for tokens and ``end``.
     """
     if not codes.size:
         raise CatalogueError("expected at least one item of one token, got none")
@@ -196,6 +196,7 @@ class _Level(NamedTuple):
 
 
 def _sorted(codes: NDArray[np.int32]) -> _SortedItems:
+    """Sort items: by one 64-bit key of each if its tokens fit into that, otherwise by parts."""
     table = [_level(codes[:, level]) for level in range(codes.shape[1])]
     bits = [one.bits for one in table]
     place_bits = max(1, (len(codes) - 1).bit_length())
@@ -235,6 +236,7 @@ def _sorted(codes: NDArray[np.int32]) -> _SortedItems:
 
 
 def _level(column: NDArray[np.int32]) -> _Level:
+    """Number the different tokens of a column, ``PAD`` included."""
     lowest, highest = int(column.min()), int(column.max())
     there = np.zeros(highest - lowest + 1, dtype=np.bool_)
     for start, stop in _pieces(len(column)):
@@ -247,7 +249,7 @@ def _level(column: NDArray[np.int32]) -> _Level:
 
 
 def _key(codes: NDArray[np.int32], table: Sequence[_Level], levels: int) -> NDArray[np.uint64]:
-    """Return a sort key for each item, in the order of the items' first tokens."""
+    """Return a number for each item; numbers sort as the items' first ``levels`` tokens do."""
     key = np.zeros(len(codes), dtype=np.uint64)
     for start, stop in _pieces(len(codes)):
         piece = key[start:stop]
@@ -261,7 +263,10 @@ def _key(codes: NDArray[np.int32], table: Sequence[_Level], levels: int) -> NDAr
 def _sorted_by_parts(
     codes: NDArray[np.int32], table: Sequence[_Level], place_bits: int
 ) -> _SortedItems:
-    """Sort items whose tokens do not fit into one key: by the first levels, then equal ones."""
+    """Sort items whose tokens do not fit into one key.
+
+    By the first levels, as many as fit; then items that are equal in these by the other levels.
+    """
     packed = used = 0
     while used + table[packed].bits + place_bits <= _KEY_BITS:
         used += table[packed].bits
@@ -313,7 +318,11 @@ def _nodes(
     """Number the nodes.
 
     Returns:
-        ``first``, ``token``, ``low`` and ``high`` of the index, its offsets and its branches.
+        ``first``, ``token``, ``low`` and ``high`` of the index; the first node of each depth; and
+        the most children of a node of each depth.
+
+    Raises:
+        CatalogueError: There are too many nodes for int32.
     """
     count = len(items.order)
     starts = [_starts(items, depth, ragged=ragged) for depth in range(1, levels + 1)]
@@ -355,14 +364,17 @@ def _starts(items: _SortedItems, depth: int, *, ragged: bool) -> _Starts:
         pieces.append(np.flatnonzero(new).astype(np.int32) + np.int32(start))
     places = np.concatenate(pieces)
     stops = np.append(places[1:], np.int32(count)) if ragged else places
-    if ragged:  # an item that is shorter has no node there
+    if ragged:  # an item that is shorter has no node at this depth
         there = items.column(depth - 1, places) != PAD
         return _Starts(places[there], stops[there])
     return _Starts(places, stops)
 
 
 def _ranks(items: _SortedItems, levels: int) -> Callable[[NDArray[np.int32]], NDArray[np.int32]]:
-    """Return a function from places in the order to ranks: equal unless items are repeated."""
+    """Return a function from places in the order to ranks.
+
+    A rank counts different items, so it is less than the place behind a repeated item.
+    """
     if not (items.shared == levels).any():
         return lambda places: places
     before = np.zeros(len(items.order) + 1, dtype=np.int32)
@@ -371,7 +383,7 @@ def _ranks(items: _SortedItems, levels: int) -> Callable[[NDArray[np.int32]], ND
 
 
 def _refuse_beginnings(codes: NDArray[np.int32], items: _SortedItems, ids: NDArray[Any]) -> None:
-    """Refuse an item that is a prefix of another item, because its end could not be told.
+    """Refuse an item that is a prefix of another item: nothing would tell where it ends.
 
     Raises:
         CatalogueError: There is such an item.
@@ -392,7 +404,7 @@ def _refuse_beginnings(codes: NDArray[np.int32], items: _SortedItems, ids: NDArr
 
 
 def _ids(items: _SortedItems, ids: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int32]]:
-    """Return the ids in the order of the items, and their places in ascending order.
+    """Return the ids in the order of the items, and the places of these in ascending order of ids.
 
     Raises:
         CatalogueError: An id occurs twice.

@@ -13,7 +13,7 @@ import numpy as np
 
 __all__ = ["Arena", "ArenaBlock"]
 
-#: Numbers of the first array.
+#: How many numbers the first array has.
 _FIRST = 1 << 12
 
 
@@ -41,7 +41,8 @@ class Arena:
         dtype: Type of the numbers.
 
     Attributes:
-        numbers: The array. Another one once it is too small, so no view of it outlives a call.
+        numbers: The array, one-dimensional. It is replaced when it is too small, and when no block
+            is left, so no view of it may outlive a call.
     """
 
     def __init__(self, dtype: Any) -> None:
@@ -58,8 +59,8 @@ class Arena:
         """Return a block with room for so many numbers, whose values are arbitrary.
 
         Args:
-            size: How many.
-            kept: As the block's attribute.
+            size: How many numbers.
+            kept: Blocks that the block refers to, which live as long as it does.
         """
         room = _rounded(size)
         free = self._free.get(room)
@@ -81,8 +82,8 @@ class Arena:
         """Return a block with numbers that many rows read; equal keys find the same block.
 
         Args:
-            key: Says which numbers.
-            make: Returns them if no block has them.
+            key: Identifies the numbers within the arena.
+            make: Returns the numbers; called if no block has them.
         """
         block = self._shared.get(key)
         if block is None:
@@ -92,7 +93,7 @@ class Arena:
         return block
 
     def of(self, block: ArenaBlock) -> Any:
-        """Return the numbers of a block, as a view."""
+        """Return the numbers of a block, as a view that is valid until the arena changes."""
         return self.numbers[block.at : block.at + block.size]
 
     def _give(self, at: int, room: int) -> None:
@@ -105,6 +106,6 @@ class Arena:
 
 
 def _rounded(size: int) -> int:
-    """Return a size that many blocks have, at most an eighth larger."""
+    """Round a size up, by less than a quarter or 16, so that freed blocks fit other rows."""
     step = max(16, 1 << max(0, size.bit_length() - 3))
     return -(-size // step) * step

@@ -11,8 +11,8 @@ __all__ = ["compiled"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-#: No type but those of the signature is compiled later, so no step waits for the compiler. Bounds
-#: are checked if ``NUMBA_BOUNDSCHECK`` is 1 when the process starts, as it is once in the tests.
+#: ``numpy``: a division by zero gives inf or NaN, and no check for it is compiled. Bounds are
+#: checked only if ``NUMBA_BOUNDSCHECK`` is 1 when the process starts, as it is once in the tests.
 _OPTIONS: dict[str, Any] = {"error_model": "numpy"}
 
 
@@ -21,7 +21,8 @@ def compiled(signature: str | None = None) -> Callable[[_Function], _Function]:
 
     Args:
         signature: Types of the arguments in numba's spelling; ``None`` for a function that only
-            compiled functions call, which is compiled with them.
+            compiled functions call, which is compiled with them. With a signature nothing is
+            compiled later, so no step waits for the compiler.
     """
 
     def compile_now(function: _Function) -> _Function:

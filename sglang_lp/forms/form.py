@@ -34,9 +34,10 @@ __all__ = [
 FEWEST_STEPS = 8
 
 
-#: Columns of ``Visits.numbers``: the token; number of generated tokens with it; the row of the
-#: logits after it, -1 if none is edited; how many drafted tokens the path to it has; and whether
-#: several tokens follow it, or the draft begins there: what a row knows there is needed again.
+#: Columns of ``Visits.numbers``. TOKEN: the token; POSITION: number of generated tokens with it;
+#: ROW: the row of the logits after it, -1 if none is edited; DEPTH: number of drafted tokens on the
+#: path to it; SAVE: 1 if several drafted tokens follow it, or the draft begins there, so that what
+#: a form knows after this token is needed again; otherwise 0.
 TOKEN, POSITION, ROW, DEPTH, SAVE = range(5)
 COLUMNS = 5
 #: Most nodes of a draft.
@@ -51,10 +52,10 @@ class Visits(NamedTuple):
     knows after drafted tokens is forgotten at the end of the step.
 
     Attributes:
-        first: The first visit of each row, and the number of visits, int64.
+        first: Shape ``(rows + 1,)``, int64: the first visit of each row, and the number of visits.
         numbers: Shape ``(visits, COLUMNS)``, int64.
         deepest: Most drafted tokens of a path.
-        stride: Distance between rows in the flat logits.
+        stride: Number of logits from a row to the next in the flat logits.
         vocab_size: Number of logits in a row.
     """
 
@@ -70,8 +71,9 @@ class Group(NamedTuple):
 
     Attributes:
         at: Their places in ``Visits.first``, int64.
-        blocks: Offsets of their blocks, int64.
-        before: How many generated tokens the processor of each does not see, int64.
+        blocks: Offsets of their blocks in the arena of the form, int64.
+        before: How many generated tokens the processor of each does not see, int64: subtracted from
+            ``POSITION``, it gives the position that the processor knows.
     """
 
     at: Any
@@ -93,11 +95,11 @@ class Form(ABC):
     """All rows of one kind in a batch. What a row knows is a block of an arena.
 
     Attributes:
-        edits: What its edits do.
+        edits: The kind of its edits.
         reads_tokens: Whether it reads tokens, and not only positions.
         naps: Whether a turn that sleeps for some tokens runs by the form as well, because it would
             have to read them all when it wakes.
-        comes_and_goes: Whether a row that does not fit now may fit at a later step.
+        comes_and_goes: Whether a row that cannot have the form now may have it at a later step.
         arena: The blocks, int32.
     """
 
@@ -120,10 +122,10 @@ class Form(ABC):
 
     @abstractmethod
     def most(self, params: Any) -> int:
-        """Return the most tokens that a step edits in a row."""
+        """Return the most tokens that a step edits in a row of the logits."""
 
     def asks(self, params: Any) -> int:  # noqa: ARG002 - most forms do not ask
-        """Return the most tokens of which a row asks whether one is among the likeliest."""
+        """Return the most tokens of a question, which asks whether one is among the likeliest."""
         return 0
 
     def forced(self, request: Request) -> int | None:  # noqa: ARG002 - most forms force none
@@ -136,10 +138,10 @@ class Form(ABC):
 
         Args:
             request: The request as the processor sees it, with all tokens so far.
-            limit: The most tokens that the history can have, prompt and resumed ones among them.
+            limit: The most tokens that the history can have, prompt and resumed tokens included.
 
         Returns:
-            The block; ``None`` if the row does not fit now.
+            The block; ``None`` if the row cannot have the form now.
         """
 
     @abstractmethod
@@ -149,5 +151,5 @@ class Form(ABC):
         Args:
             group: The rows.
             visits: The step.
-            out: Gets the edits.
+            out: Gets the edits. If it lacks room, the form sets ``counts[LACKS]`` and stops.
         """

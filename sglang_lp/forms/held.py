@@ -1,7 +1,8 @@
 """Edits that stay the same until a position, or until a token that tells something new.
 
-Several built-ins are so at most of their steps: they ban the same tokens, or ask the device the
-same question. Their forms differ in when that is so, which Python decides when a row joins.
+Several built-ins edit alike at most of their steps: they ban the same tokens, or ask the device the
+same question. Python finds these edits, and how long they last, when a row joins; the compiled code
+only repeats them.
 """
 
 from __future__ import annotations
@@ -26,20 +27,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Held", "HeldForm", "HeldQuestion"]
 
-#: Numbers of a block: the position at which the row is asked; offset and size of the telling
-#: tokens, of the banned tokens and of the tokens of the question; its count and its forced token.
+#: Numbers of a block: the position at which the row is asked by itself; offset and size of the
+#: telling tokens (as bits), of the banned tokens and of the tokens of the question; the number of
+#: likeliest tokens of the question, and the token that it forces.
 _UNTIL, _TELLING, _BITS, _BANS, _MANY, _IDS, _SIZE, _COUNT, _TOKEN = range(9)
 _HEAD = 9
 _LAST = (1 << 31) - 1
 
 
 class HeldQuestion(NamedTuple):
-    """A question for the device: it forces a token if the answer is yes, and bans if it is no.
+    """A question for the device: is one of some tokens among the ``most`` likeliest?
+
+    If it is, a token is forced; if not, the bans of :class:`Held` apply.
 
     Attributes:
-        token_ids: Is one of these tokens,
-        most: among so many likeliest?
-        forced: The token.
+        token_ids: The tokens.
+        most: Number of likeliest tokens.
+        forced: The token that is forced.
     """
 
     token_ids: Sequence[int]
@@ -51,8 +55,8 @@ class Held(NamedTuple):
     """The edits of a row.
 
     Attributes:
-        until: The position from which on others may apply.
-        telling: The tokens after which others may apply.
+        until: The position from which on other edits may apply.
+        telling: The tokens after which other edits may apply.
         banned: The banned tokens, each once.
         question: The question, if there is one.
     """
@@ -81,7 +85,10 @@ def _step(
     counts: Any,
     edited: Any,
 ) -> None:
-    """Repeat the edits of each row; a row whose edits may change is asked."""
+    """Repeat the edits of each row, and mark ``ASKS`` where they may change.
+
+    ``unseen`` is ``before`` of the group; ``ban`` to ``edited`` are those of ``Out``.
+    """
     end, now, width = counts[BAN], counts[ASK], questions.shape[1] - 3
     for row in range(len(blocks)):
         block, place = blocks[row], at[row]
@@ -126,7 +133,7 @@ class HeldForm(Form):
 
     @abstractmethod
     def held(self, request: Request) -> Held | None:
-        """Return the edits of the next positions; ``None`` if the next step may need others.
+        """Return the edits of the next positions; ``None`` if the next step may need other edits.
 
         Args:
             request: The request as the processor sees it, with all tokens so far. The first step

@@ -8,30 +8,33 @@ import numpy as np
 
 __all__ = ["ASK", "ASKS", "BAN", "BIAS", "DECIDED", "EDITED", "FORCE", "FORCED", "LACKS", "Out"]
 
-#: Places in ``Out.counts``: how many entries the arrays have; and whether one lacked room.
+#: Places in ``Out.counts``: how many entries ``ban``, ``bias``, ``fill`` and ``asked`` have; and 1
+#: if one of them lacked room, otherwise 0.
 BAN, BIAS, FORCE, ASK, LACKS = range(5)
-#: Bits in ``Out.edited``: the row has edits; they leave one token; the device decides whether they
-#: do; the row has to be asked by itself in this step.
+#: Bits in ``Out.edited``. EDITED: the row has edits; FORCED: they leave one token; DECIDED: the
+#: device decides whether they do; ASKS: the row has to be asked by itself in this step.
 EDITED, FORCED, DECIDED, ASKS = 1, 2, 4, 8
 
 
 class Out:
-    """Growing buffers of flat indices of logits, filled anew at each step.
+    """Growing buffers, filled anew at each step. A logit is its index in the flat logits.
 
     Attributes:
-        ban: Logits that become ``-inf``.
-        bias: Logits that are biased, each once.
+        ban: Logits that become ``-inf``, int64.
+        bias: Logits that are biased, each once, int64.
         values: Their biases, float64.
-        fill: Rows that become ``-inf``.
-        force: The logit of each of these rows that becomes 0.0.
-        counts: How many entries of each kind there are.
-        asked: Rows in which the device decides whether a token is forced.
-        questions: For each of these rows, as
-            :class:`~sglang_lp._engine.apply.deciding.DeviceQuestions` packs it: tokens,
-            the token that is forced if one of them is among so many likeliest, that number, and 0.
-        edited: For each visit the bits of the edits of its row of the logits.
-        marks: For each token the row that biased it last, as a number that no other row has, and
-            the place in ``bias``; shape ``(vocab, 2)``.
+        fill: Rows of the logits that become ``-inf``, int64.
+        force: The logit of each of these rows that becomes 0.0, int64.
+        counts: Number of entries of each kind, int64.
+        asked: Rows of the logits in which the device decides whether a token is forced, int64.
+        questions: For each of these rows the question, as
+            :class:`~sglang_lp._engine.apply.deciding.DeviceQuestions` packs it, int64: tokens, the
+            token that is forced if one of them is among so many likeliest, that number, and 0.
+        edited: For each visit the bits of the edits of its row of the logits, uint8.
+        marks: Scratch space of forms that see a token several times in a row: for each token the
+            mark of the row that edited it last, and its place in ``bias``; shape ``(vocab, 2)``,
+            int64.
+        mark: The mark of the latest row; each row that needs one takes the next number.
     """
 
     def __init__(self) -> None:
@@ -49,7 +52,7 @@ class Out:
         Args:
             visits: How many visits the step has.
             vocab_size: Number of logits in a row.
-            room: Most entries of one kind.
+            room: Most entries of ``ban``, and of ``bias``.
             width: Most tokens of a question.
         """
         self.counts[:] = 0
@@ -70,9 +73,9 @@ class Out:
         """Take out the edits of requests whose rows are asked by themselves.
 
         Args:
-            requests: Their indices.
+            requests: Their indices in the batch, int64.
             width: Rows of the logits of each request.
-            stride: Distance between rows in the flat logits.
+            stride: As in :class:`~sglang_lp.forms.form.Visits`.
         """
         of_request = width * stride
         for count, indices, each, others in (

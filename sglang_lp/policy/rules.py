@@ -55,7 +55,7 @@ class Asked(NamedTuple):
         runs: The class that its ``custom_logit_processor`` names, as it was found on the allow
             list; or the name of a profile; or ``None``.
         custom_params: Its ``custom_params``, or ``None``.
-        field: Another field of the request that is a thinking budget.
+        field: The thinking budget, in tokens, that another field of the request asks for.
         effort: The level of effort that it asks for.
         reasoning: Whether SGLang splits its answer by the served reasoning parser.
         resumed: Number of tokens at the end of its prompt that are the beginning of its answer.
@@ -92,7 +92,7 @@ class _Requested(NamedTuple):
 
     Attributes:
         links: The processors.
-        budgets: The thinking budgets that are proposed.
+        budgets: The thinking budgets that the request and the policy propose for it.
     """
 
     links: list[Link]
@@ -124,8 +124,9 @@ class Rules:
         self.is_empty = decisions.is_empty
         self.preferred: frozenset[str] = frozenset()
         self._levels = decisions.levels
-        #: The processors of ``[[always]]``, by the format of the served model's reasoning. Without
-        #: ``where`` they hold everywhere, also in an answer that SGLang splits.
+        #: The processors of ``[[always]]``, fitted for each format of reasoning that the served
+        #: model can have. Without ``where`` they hold everywhere, also in an answer that SGLang
+        #: splits.
         self._always: dict[ReasoningFormat | None, list[Link]] = {}
         self._always_chosen = [
             load_always(chosen, f"always[{index}]") for index, chosen in enumerate(decisions.always)
@@ -232,10 +233,13 @@ class Rules:
         return self._resume(decided, asked.resumed, inside=inside) if asked.resumed else decided
 
     def _resume(self, decided: Decided, resumed: int, *, inside: bool) -> Decided:
-        """Let the processors of a request resume an answer, and not the operator's.
+        """Let the processors of a request, but not the operator's, count the resumed tokens.
 
-        A processor of ``[[always]]`` begins with the request. Processors that depend on thinking
-        do so as well where SGLang's parser reads the answer without the resumed tokens.
+        To these processors the resumed tokens are part of the prompt:
+
+        - those of ``[[always]]``, unless the policy has ``may_resume``;
+        - processors that depend on thinking, if SGLang's parser reads the answer without the
+          resumed tokens.
 
         Args:
             decided: All processors that run.
@@ -322,6 +326,7 @@ class Rules:
             processor = self._find_named(name, field.processor)
             ChainLogitProcessor.check_link(processor, kinds)
             kinds.append(processor)
+            # A field that SGLang takes by itself is not refused for the number of processors.
             if len(kinds) > MAX_CHAIN and not field.is_sglangs:
                 raise RequestError(
                     f"{name}: expected at most {MAX_CHAIN} processors in one request, got "
@@ -420,7 +425,8 @@ def _naming(where: str, later: frozenset[str] = frozenset()) -> Iterator[None]:
 
     Args:
         where: The place.
-        later: Parameters that only a request gives.
+        later: Parameters that a request may set; a refusal of one of them is no error, because the
+            request may bring the value that is missing.
 
     Raises:
         PolicyError: In place of a ``RequestError``.

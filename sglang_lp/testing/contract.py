@@ -64,8 +64,8 @@ class ProcessorContract:
         valid_params: Valid ``custom_params``, as different as possible.
         invalid_params: Pairs of invalid ``custom_params`` and the parameter at fault.
         vocab_size: Number of logits in a row.
-        token_ids: More ids that matter to the processor than the ids in its parameters. Random
-            histories are made of these ids and a few others.
+        token_ids: Ids that matter to the processor in addition to those in its parameters. Random
+            histories are made of all these ids and a few others.
         tokenizer: The model's tokenizer, for a processor with text parameters.
         eos_token_ids: The model's end tokens, for a processor that takes them from the model.
     """
@@ -203,13 +203,13 @@ class ProcessorContract:
             check(not (rewritten & ~forced).any(), "entries that do not change were rewritten")
 
     def test_leaves_every_row_a_token(self) -> None:
-        """No row without a finite logit, and neither NaN nor +inf."""
+        """Each row has a finite logit, and neither NaN nor +inf."""
         for before in self._every_type(len(self._cases()), self.vocab_size):
             highest = self._edited(self._cases(), before).amax(-1)
             check(bool(highest.isfinite().all()), "a row has no finite logit, or NaN or +inf")
 
     def test_only_excludes_tokens_if_it_says_so(self) -> None:
-        """With ``exclusion_only`` one token is left, or logits keep their bits or are ``-inf``."""
+        """With ``exclusion_only`` logits keep their bits or are ``-inf``, or one token is left."""
         for case in self._cases():
             model = ServedModel.of(self.tokenizer, self.vocab_size, case.eos_token_ids)
             servings = prepare(self.processor(), case.params, model)
@@ -222,7 +222,7 @@ class ProcessorContract:
             check(kept or int(left.sum()) == 1, f"{case.params}: it changes what it leaves")
 
     def test_a_gpu_decides_as_a_cpu(self) -> None:
-        """Questions about logits have the same answer on the host and on the device."""
+        """Questions about logits (``is_among_top``, ``top``) have one answer on CPU and GPU."""
         for before in self._every_type(len(self._cases()), self.vocab_size):
             expected = self._edited(self._cases(), before)
             with decided_as_on_a_gpu():
@@ -481,10 +481,15 @@ class ProcessorContract:
         )
 
     def _edited(self, cases: Sequence[Case], logits: torch.Tensor) -> torch.Tensor:
-        """Return the logits after a new instance edited new requests; ``logits`` do not change."""
+        """Return edited logits, made by a new instance for new requests.
+
+        Args:
+            cases: The requests.
+            logits: Shape ``(len(cases), vocab)``; not changed.
+        """
         return self.processor()(logits.clone(), [case.custom_params() for case in cases])
 
     def _every_type(self, rows: int, vocab_size: int) -> Iterator[torch.Tensor]:
-        """Yield random logits for the cases, in every float type that SGLang serves."""
+        """Yield random logits ``(rows, vocab_size)`` in every float type that SGLang serves."""
         for name in ("float32", "bfloat16", "float16"):
             yield random_logits(rows, vocab_size, name)

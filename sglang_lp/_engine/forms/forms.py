@@ -47,8 +47,8 @@ logger = logging.getLogger(__name__)
 #: Fewest rows that run by forms: fewer take less time one by one (``benchmarks.cost.forms``).
 _FEWEST = 8
 
-#: Most tokens that a row in a phase gets before it is asked by itself: when its phase closes, the
-#: step reads as many.
+#: Most tokens after which a row with a phase is asked by itself: its processors then read all of
+#: them in one step.
 _LONGEST_SLEEP = 1_024
 
 _BANNING = {EditKind.BANS, EditKind.ASKS}
@@ -60,14 +60,15 @@ _CANNOT_JOIN = "sglang-lp: a request cannot run by forms, and is asked by itself
 class Forms:
     """Runs the rows of a batch that have a form.
 
-    A row is asked by itself first, and joins its form after that step. It stays while each step
+    A row is asked by itself first, and joins its forms after that step. It stays while each step
     brings it one token, or the accepted ones of a draft. It leaves if anything else happens to its
-    history, and where a grammar masks it; the row is asked by itself then, in the same step, and
-    may join again.
+    history, if a grammar masks it, or if its edits may change; it is asked by itself then, in the
+    same step, and may join again.
 
     Args:
-        kinds: The forms of classes of processors.
-        fewest: Fewest rows that join together. They stay when others leave.
+        kinds: By class of processor, the class of its form.
+        fewest: Fewest rows of a batch that run by forms when rows join. Rows stay when others
+            leave.
     """
 
     def __init__(self, kinds: Mapping[type, type[Form]], fewest: int = _FEWEST) -> None:
@@ -78,10 +79,13 @@ class Forms:
         self._out = Out()
         self._rows: Sequence[Row | None] = ()
         self._members = Members((), self._slots)
-        #: The rows about which ``self._slots.answers`` are.
+        #: The members whose questions ``self._slots.answers`` answers.
         self._asked: Members | None = None
+        #: ``self._slots.left`` when the members were gathered.
         self._left = 0
+        #: Whether the log has an error of a row that could not join.
         self._has_told = False
+        #: Buffer for runs of edited positions that end in a step, as ``ended`` of ``log_step``.
         self._ended: Any = np.empty((0, 4), np.int64)
         #: Rows that have joined and whose edit logs are not settled.
         self._joined: list[Row] = []
@@ -96,11 +100,12 @@ class Forms:
 
         Args:
             step: The step.
-            drafts: As for :meth:`~sglang_lp._engine.batch.Batch.step`, like ``repeated``.
-            repeated: As there.
+            drafts: As for :meth:`~sglang_lp._engine.batch.Batch.step`.
+            repeated: As for :meth:`~sglang_lp._engine.batch.Batch.step`.
 
         Returns:
-            Their edits; ``None`` if no row has a form.
+            Their edits, valid until the next step; ``None`` if no row has a form, or if forms
+            failed, so that all rows have to be asked.
         """
         try:
             if step.rows != self._rows or self._left != self._slots.left:
@@ -144,6 +149,13 @@ class Forms:
         return None
 
     def _edit(self, step: Step, trees: Any, new: New) -> Out:
+        """Log the edits of earlier steps that are decided by now, then feed and edit all members.
+
+        Args:
+            step: The step.
+            trees: The drafts of the members, as for :func:`~sglang_lp._engine.forms.walk.walk`.
+            new: The tokens of the members.
+        """
         members, out, slots, width = self._members, self._out, self._slots, step.width
         logits, count = step.logits, len(new.visits)
         before, self._asked = self._asked, None
@@ -188,7 +200,7 @@ class Forms:
         return out
 
     def _settle(self, new: New) -> None:
-        """Decide what was pending in the edit logs of rows that have joined."""
+        """Resolve what was undecided in edit logs when their rows joined."""
         if not self._joined:
             return
         places = {id(row): place for place, row in enumerate(self._members.rows)}
@@ -203,7 +215,7 @@ class Forms:
         self._joined = left
 
     def _log(self, ended: int, members: Members) -> None:
-        """Move runs of edited positions that ended to the edit logs of their rows."""
+        """Move the first ``ended`` runs of the buffer to the edit logs of their rows."""
         for place, since, until, how in self._ended[:ended].tolist():
             members.rows[place].edit_log.add_run(since, until, forced=how >= FORCED)
 
@@ -276,7 +288,7 @@ class Forms:
         return self._slots.watched.share(token_ids, lambda: bits_of(token_ids))
 
     def _may_form(self, row: Row) -> bool:
-        """Tell whether a row could run by forms now, as far as it is cheap to tell."""
+        """Tell whether a row may run by forms now, as far as that is cheap to find out."""
         if row.joins_at < 0:
             kinds = self._forms.keys()
             may = _is_plain(row) and any(type(t.processor) in kinds for t in row.turns)
@@ -333,7 +345,7 @@ def _is_plain(row: Row) -> bool:
 
 
 def _forces(turns: Sequence[tuple[Turn, Form]]) -> bool:
-    """Tell whether turns force tokens. Drafts ask the processor for these, which has to be fed."""
+    """Tell whether turns force tokens: drafts then ask the processor, so it has to be fed."""
     return any(form.edits is EditKind.FORCES for _, form in turns)
 
 
@@ -349,26 +361,27 @@ def _wakes_at(row: Row, turns: Sequence[tuple[Turn, Form]]) -> int:
 
 
 def _watch_of(row: Row) -> frozenset[int] | None:
-    """Return the tokens that may open or close the phase of a turn, if there is one in a phase."""
+    """Return the tokens that may open or close the phase of a turn; ``None`` without phases."""
     followed = {id(one): one for turn in row.turns if (one := turn.request.phases) is not None}
     telling = {one.telling for one in followed.values()}
     return frozenset().union(*telling) if len(telling) > 1 else next(iter(telling), None)
 
 
 def _next_try(row: Row, turns: Sequence[tuple[Turn, Form]]) -> int:
-    """Return the position from which on the turns of a row that do not fit now may fit.
+    """Return the position at which a row whose turns do not fit now tries again.
 
-    A try takes as long as some steps: a row whose edits change tries after as many.
+    A try takes as long as some steps, so it comes only after ``FEWEST_STEPS``, and only if a form
+    may fit later.
     """
     again = any(form.comes_and_goes for _, form in turns)
     return row.position + FEWEST_STEPS if again else NEVER
 
 
 def _fit(row: Row, turns: Sequence[tuple[Turn, Form]], vocab_size: int) -> bool:
-    """Tell whether the edits of forms are independent of each other and of persistent edits.
+    """Tell whether forms can edit a row without knowledge of each other and of persistent edits.
 
-    They can then be applied without a look at each other: no two bias the same token, none can
-    leave no token, and a forced token has no other edits.
+    They can if no two bias the same token, all bans together leave a token, and a row with a forced
+    token has no other edits.
     """
     bans, left, kinds = 0, vocab_size, [form.edits for _, form in turns]
     persistent, biased = row.persistent, kinds.count(EditKind.BIASES)

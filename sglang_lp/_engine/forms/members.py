@@ -23,11 +23,11 @@ class New(NamedTuple):
     """The tokens of a step.
 
     Attributes:
-        tokens: Those that rows got, row after row, int64.
-        since: The first of each row, and their number, int64.
-        visits: As in :class:`~sglang_lp.forms.form.Visits`, like ``first`` and ``deepest``.
-        first: As there.
-        deepest: As there.
+        tokens: The tokens that rows got since the last step, row after row, int64.
+        since: Shape ``(rows + 1,)``, int64: where the tokens of each row begin, and their number.
+        visits: ``numbers`` of :class:`~sglang_lp.forms.form.Visits`.
+        first: ``first`` of :class:`~sglang_lp.forms.form.Visits`.
+        deepest: ``deepest`` of :class:`~sglang_lp.forms.form.Visits`.
     """
 
     tokens: Any
@@ -41,17 +41,17 @@ class Members:
     """The rows of a batch that run by forms; made anew when the batch changes.
 
     Args:
-        rows: The rows of the batch.
-        slots: Their numbers.
+        rows: The rows of the batch, ``None`` for a request without a processor.
+        slots: The slots of all rows that run by forms.
 
     Attributes:
-        rows: Those with a form.
-        index: For each its index in the batch.
-        slots: For each its slot.
-        groups: The rows of each form.
-        room: The most entries of one kind that a row of the logits of each can have together.
+        rows: The rows that run by forms. The index of a row here is its *place*.
+        index: Index of each in the batch, shape ``(places,)``, int64.
+        slots: Slot of each, shape ``(places,)``, int64.
+        groups: Each form with its rows.
+        room: Sum over the rows of the most entries of one kind that a row of the logits has.
         width: The most tokens of a question.
-        no_drafts: Their drafts in a step without drafts: node 0 only.
+        no_drafts: The drafts of a step without drafts, shape ``(places, 1, 4)``, int64.
     """
 
     def __init__(self, rows: Sequence[Row | None], slots: Slots) -> None:
@@ -92,9 +92,12 @@ class Members:
             trees: The drafts of the rows, as for :func:`~sglang_lp._engine.forms.walk.walk`.
 
         Returns:
-            The tokens; and the places of rows that have to be asked by themselves: no token is new,
-            the history is no longer the one that was fed and tokens after it, or it may reach what
-            the form does not know. Tokens are fed only if there are none.
+            The tokens, and the places of rows that have to be asked by themselves. If there are
+            such places, the caller leaves them out and reads again. They are:
+
+            - a row that got no token;
+            - a row whose history no longer begins with the tokens that were fed;
+            - a row that reaches the position, or a watched token, at which it has to be asked.
         """
         try:
             outputs = [source.output_ids for source in self._sources]
@@ -126,7 +129,15 @@ class Members:
         return New(tokens, since, numbers, first, deepest), np.nonzero(wrong)[0].tolist()
 
     def _new(self, outputs: Sequence[Sequence[int]], known: Any) -> tuple[Any, Any, Any]:
-        """Return the one token that each row got, a count for each, and where that is wrong."""
+        """Return the token that each row got, a count of 1 for each, and whose history differs.
+
+        Args:
+            outputs: Generated tokens of each row, as the host has them.
+            known: Columns of :class:`~sglang_lp._engine.forms.slots.Slots` for each row.
+
+        Returns:
+            int64, int64 and bool, one entry for each row.
+        """
         lengths = np.fromiter(map(len, outputs), np.int64, len(outputs))
         if self._reads_tokens:
             tokens, before, pending = self._newest(outputs)
@@ -139,7 +150,12 @@ class Members:
         return tokens, np.ones(len(outputs), np.int64), wrong
 
     def _news(self, outputs: Sequence[Sequence[int]], known: Any) -> tuple[Any, Any, Any]:
-        """Return the tokens that rows got, row after row, how many each, and where it got none."""
+        """Return the tokens that rows got, row after row, how many each, and whose history differs.
+
+        Args:
+            outputs: As for :meth:`_new`.
+            known: As for :meth:`_new`.
+        """
         count = len(outputs)
         if self._pending is None:
             pending, counts = np.empty(0, np.int64), np.zeros(count, np.int64)
@@ -177,7 +193,7 @@ class Members:
         return tokens, before, pending
 
     def feed(self, new: New) -> None:
-        """Note that rows were fed."""
+        """Note in the slots which tokens the rows were fed."""
         numbers = self._numbers.numbers
         numbers[self.slots, LAST] = new.tokens[new.since[1:] - 1]
         numbers[self.slots, FED] += new.since[1:] - new.since[:-1]

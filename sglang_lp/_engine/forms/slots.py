@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Formed", "Part", "Slots"]
 
-#: Columns: number of generated tokens that were fed, the newest of them, resumed ones among them;
-#: the number with which the row ends; the position at which it has to be asked by itself; its first
-#: row of the logits in the last step, if the device decides there whether a token is forced (else
-#: -1); then the run of edited positions: first, after the last (-1 for none), and bits.
+#: Columns of ``Slots.numbers``. FED: number of generated tokens that were fed, resumed ones
+#: included; LAST: the newest of them; RESUMED: how many of them were resumed; LIMIT: number of
+#: generated tokens with which the row ends; WAKE: position at which it has to be asked by itself;
+#: ASKED: its first row of the logits in the last step, if the device decides there whether a token
+#: is forced, otherwise -1. Then the latest run of positions with equal edits: SINCE, its first
+#: position; UNTIL, the position after its last (-1: there is no run); RUN, bits of ``Out.edited``.
 FED, LAST, RESUMED, LIMIT, WAKE, ASKED, SINCE, UNTIL, RUN = range(9)
 _COLUMNS = 9
 #: The newest token of a row whose form reads no tokens.
@@ -37,8 +39,9 @@ class Slots:
 
     Attributes:
         numbers: Shape ``(slots, columns)``, int64.
-        drafted: The drafts of the last step, shape ``(slots, nodes, 4)``, int64.
-        watched: The bits of watched tokens.
+        drafted: The drafts of the last step, and how each node was edited: shape
+            ``(slots, nodes, 4)``, int64, columns ``DRAFTED``, ``CHILD``, ``NEXT`` and ``HOW``.
+        watched: The sets of watched tokens, as bits.
         left: How often a row has left its form.
         answers: The device's answers to the newest questions, until they are read.
     """
@@ -80,9 +83,10 @@ class Part(NamedTuple):
     Attributes:
         form: The form.
         block: What the form knows of the turn.
-        most: The most tokens that a step edits.
+        most: The most tokens that a step edits in a row of the logits.
         asks: The most tokens of a question.
-        before: How many generated tokens the processor does not see.
+        before: How many generated tokens the processor does not see: resumed tokens that are prompt
+            to it, and tokens outside of its phase.
     """
 
     form: Form
@@ -93,13 +97,13 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, form: Form, turn: Turn, position: int, limit: int) -> Part | None:
-        """Return the part of a turn that has read its history; ``None`` if it does not fit.
+        """Return the part of a turn that has read its history; ``None`` if it has no form now.
 
         Args:
             form: The form.
             turn: The turn.
-            position: Of the row.
-            limit: The most tokens that the row can have, its prompt among them.
+            position: Number of generated tokens of the row.
+            limit: The most tokens that the row can have, prompt included.
         """
         request = turn.request
         block = form.block(request, limit)
@@ -119,7 +123,8 @@ class Formed:
     Attributes:
         parts: The turns.
         watch: The tokens that may open or close the phase of a turn, as bits; ``None`` for none.
-        slot: Its place in ``slots``.
+        slots: The slots of the batch.
+        slot: Its index in ``slots``, which is free again once this object is gone.
     """
 
     __slots__ = ("parts", "slot", "slots", "watch")
@@ -130,7 +135,7 @@ class Formed:
 
     @property
     def reads_tokens(self) -> bool:
-        """Whether the row reads tokens."""
+        """Whether the tokens of the row have to be read, and not only counted."""
         return self.watch is not None or any(part.form.reads_tokens for part in self.parts)
 
     def __del__(self) -> None:
@@ -183,7 +188,7 @@ def _paths(
 def _note(  # noqa: PLR0913, PLR0917 - compiled into its callers
     numbers: Any, slot: Any, position: Any, how: Any, place: Any, ended: Any, count: Any
 ) -> Any:
-    """Note the edits of a position of a row; return the number of runs that ended."""
+    """Add a position to the run of a row, or begin another; return the number of ended runs."""
     if numbers[slot, UNTIL] == position and numbers[slot, RUN] == how:
         numbers[slot, UNTIL] = position + 1
         return count
@@ -215,16 +220,16 @@ def log_step(  # noqa: PLR0913, PLR0917 - one compiled call
     """Note the edits of a step; return the number of runs that ended.
 
     Args:
-        numbers: Of :class:`Slots`, like ``drafted``.
-        drafted: As there.
+        numbers: ``Slots.numbers``.
+        drafted: ``Slots.drafted``.
         slots: For each row its slot.
-        edited: For each visit how it was edited, as in :class:`~sglang_lp.forms.out.Out`.
-        visits: As in :class:`~sglang_lp.forms.form.Visits`, like ``first``.
-        first: As there.
+        edited: For each visit how it was edited: ``Out.edited``.
+        visits: ``Visits.numbers``.
+        first: ``Visits.first``.
         trees: The drafts of the rows, as for :func:`~sglang_lp._engine.forms.walk.walk`.
         width: Nodes of each draft.
-        ended: Gets the runs that ended: place of the row, first position, position after the last,
-            and how it was edited.
+        ended: Gets the runs that ended, shape ``(runs, 4)``: place of the row, first position,
+            position after the last, and bits of ``Out.edited``.
     """
     count = 0
     for place in range(len(slots)):
@@ -251,9 +256,9 @@ def log_answers(numbers: Any, drafted: Any, slots: Any, answers: Any, ended: Any
     """Note what the device has decided; return the number of runs that ended.
 
     Args:
-        numbers: As for :func:`log_step`, like ``drafted``.
-        drafted: As there.
-        slots: For each row of the step that asked its slot.
+        numbers: ``Slots.numbers``.
+        drafted: ``Slots.drafted``.
+        slots: For each row of the step with the questions, its slot.
         answers: For each row of the logits whether its token was forced; empty for none.
         ended: As for :func:`log_step`.
     """
@@ -283,11 +288,11 @@ def log_accepted(  # noqa: PLR0913, PLR0917 - one compiled call
     """Note the edits at drafted tokens that were accepted; return the number of runs that ended.
 
     Args:
-        numbers: As for :func:`log_step`, like ``drafted`` and ``slots``.
-        drafted: As there.
-        slots: As there.
+        numbers: ``Slots.numbers``.
+        drafted: ``Slots.drafted``.
+        slots: For each row its slot.
         new: The tokens that rows got, row after row.
-        since: The first of each row, and their number.
+        since: Where the tokens of each row begin, and their number.
         ended: As for :func:`log_step`; the runs of one row follow each other.
     """
     count = 0

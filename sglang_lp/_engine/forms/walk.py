@@ -35,12 +35,13 @@ def walk(  # noqa: PLR0913, PLR0917 - one compiled call
     """Write the visits of all rows, and return the most drafted tokens of a path.
 
     Args:
-        new: The tokens that rows got, row after row; each has one at least.
-        since: The first of each row, and their number.
-        positions: For each row the number of generated tokens before them.
+        new: The tokens that rows got, row after row; each row got at least one.
+        since: Where the tokens of each row begin, and their number.
+        positions: For each row the number of generated tokens before its new tokens.
         limits: For each row the number of generated tokens with which it ends.
         index: For each row its index in the batch.
-        trees: For each row the nodes of its draft; node 0 is its newest token.
+        trees: For each row the nodes of its draft, shape ``(rows, width, 4)``: the columns above.
+            Node 0 is the newest token of the row.
         width: Nodes of each draft.
         visits: Gets the visits, as in :class:`~sglang_lp.forms.form.Visits`; long enough for the
             new tokens and all nodes.
@@ -83,11 +84,11 @@ def find_watched(bits: Any, watching: Any, visits: Any, first: Any, found: Any) 
     """Mark the rows that got a token that they watch for, or that may get one.
 
     Args:
-        bits: Sets of tokens.
-        watching: For each row that watches its place, and offset and size of its set.
-        visits: As :func:`walk` wrote them, like ``first``.
-        first: As there.
-        found: For each row; becomes true.
+        bits: Sets of tokens as bits, as :func:`~sglang_lp.forms.bits.bits_of` makes them.
+        watching: For each row that watches: its place, and offset and size of its set in ``bits``.
+        visits: The visits that :func:`walk` wrote.
+        first: The first visit of each row, and their number.
+        found: For each row a bool, set to true for the marked rows and otherwise not changed.
     """
     for which in range(len(watching)):
         place, at, size = watching[which, 0], watching[which, 1], watching[which, 2]

@@ -77,12 +77,14 @@ class Row(TurnList):
         source: The host's own request object (or a proxy of it), or ``None``.
         state: Whether the processors are started and fed.
         wake: Reading of the clock before which no step asks this row.
-        step_compiled: Compiled edits of its last step, kept so that the next step finds them.
+        step_compiled: Compiled edits of its last step. Nothing reads it: compiled edits are shared
+            as long as they are referenced, and the next step often has equal ones.
         version: Changes whenever a cached plan that contains this row is stale.
         edit_log: What was edited and forced so far.
         recorder: Takes the edits of each step: the log, unless the host has another.
-        joins_at: Position from which on the row may run by forms; -1 if not looked at yet.
-        form: What the row is while it runs by forms; else ``None``.
+        joins_at: Position from which on the row may run by forms; ``NEVER`` for none, -1 if that
+            has not been looked at yet.
+        form: The parts of the row that forms run; ``None`` while the row is asked itself.
         is_scaled: Whether the edits of its last step multiplied all logits.
     """
 
@@ -136,7 +138,7 @@ class Row(TurnList):
 
     @property
     def started(self) -> bool:
-        """Whether the processor has been started for the current history."""
+        """Whether the processors have been started for the current history."""
         return self.state is not _UNSTARTED and self.state is not _WAITING
 
     @property
@@ -149,9 +151,9 @@ class Row(TurnList):
         self.state = _WAITING
 
     def start(self) -> None:
-        """Start the processor before the first step, so that the step does not wait for it.
+        """Start the processors before the first step, so that the step does not wait for them.
 
-        If the host replaces the prompt afterwards, the processor starts again in a step.
+        If the host replaces the prompt afterwards, they start again in a step.
         """
         source = self.source
         self._prompt_ids, self._output_ids = source.origin_input_ids, source.output_ids
@@ -159,13 +161,13 @@ class Row(TurnList):
         self._start_turns()
 
     def resume(self, most: int = NEVER) -> int:
-        """Feed a started processor tokens that it resumes.
+        """Feed the started processors the next of the resumed tokens.
 
         Args:
-            most: Most tokens to feed.
+            most: Most tokens to feed in this call.
 
         Returns:
-            Number of tokens that are left.
+            Number of resumed tokens that are still to be fed.
         """
         fed, tokens = len(self.tokens), len(self._prompt_ids)
         since = tokens - self.resumed + fed
@@ -179,14 +181,14 @@ class Row(TurnList):
         return left
 
     def split_prompt(self, prompt_ids: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-        """Return the tokens of a prompt that the processor sees as prompt, and the resumed ones."""
+        """Return the tokens of a prompt without the resumed ones at its end, and these."""
         if not self.resumed:
             return prompt_ids, ()
         end = len(prompt_ids) - self.resumed
         return prompt_ids[:end], prompt_ids[end:]
 
     def restart(self) -> None:
-        """Let the next step start the processor with a new state."""
+        """Let the next step start the processors with new states."""
         if self.state is not _ENDED:
             self.state = _UNSTARTED
 
@@ -224,15 +226,15 @@ class Row(TurnList):
     # Each step
 
     def accept_tokens(self) -> bool:
-        """Read the history from the host, and feed the processor each new token once.
+        """Read the history from the host, and feed the processors each new token once.
 
         Returns:
-            Whether the processor can edit this step. False in two cases, unless it needs no
-            history:
+            Whether the row can be asked at this step. False for an ended row, and, unless no
+            processor needs history, in two cases:
 
             - the result of the step will be dropped: a chunk of a prefill before the last chunk, or
               a request that has just finished;
-            - the newest token is missing, and the processor does not tolerate that.
+            - the newest token is missing, and a processor does not tolerate that.
         """
         needs = self.needs
         prompt_ids, output_ids, pending, position, counts = self.host.look(tokens=needs is _TOKENS)
@@ -339,7 +341,10 @@ class Row(TurnList):
             self._restart()
 
     def wholes_now(self, custom_params: Any) -> list[Whole]:
-        """Return :meth:`wholes` at a node of a draft, which are computed after the walk."""
+        """Return :meth:`wholes` at a node of a draft, for after the walk of the draft.
+
+        Each has a view of its own: that of the row moves on with the walk.
+        """
         tokens = self.tokens[:]
         found = []
         for whole in self.wholes(custom_params):
@@ -366,7 +371,7 @@ class Row(TurnList):
             self.running = None
 
     def leave_form(self) -> None:
-        """Ask the processor itself from the next step on, if the row runs by a form."""
+        """Ask the processors themselves from the next step on, if the row runs by forms."""
         formed, self.form = self.form, None
         if formed is not None:
             formed.leave(self.edit_log)

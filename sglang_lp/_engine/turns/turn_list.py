@@ -41,22 +41,28 @@ class TurnList(ABC):
         servings: The processors of the request with their parameters, in order.
         turns: The turn of each.
         name: Names of the processors, read once: naming a fault must not fail.
-        flags: What they say of themselves together.
-        needs: What they must know of the tokens.
+        flags: Their flags, combined.
+        needs: The most that any of them has to know of the tokens.
         dense: Whether any of them computes whole rows.
         edits: Whether any of them is asked for edits.
-        reading: The logits of a step, as the processors read them.
+        reading: The row of the logits of a step, as the processors read it.
         resumed: Number of tokens at the end of the prompt that are treated as generated. Positions
             count these as well.
         position: Number of generated tokens before the token that is sampled now.
-        exact: Whether ``tokens`` has all of these.
+        exact: Whether ``tokens`` has every generated token up to ``position``.
         running: The turn whose processor is being called, to name it if it fails.
-        wakes_at: The position at that reading at the earliest.
-        watch: Tokens that wake the row before ``wake``; ``None`` for none.
+        wakes_at: Position before which no turn has to be asked again, as of the last
+            :meth:`ask_turns`; ``NEVER`` for none.
+        watch: Tokens that wake the row before that position; ``None`` for none.
         tokens: Generated tokens that were fed, oldest first.
         only_excludes: Whether edits may only exclude tokens, for ``return_sampling_mask``.
         persistent: Compiled edits that apply at every step, or ``None``.
-        leaves_one: Whether the edits of its last step left one token only.
+        leaves_one: Whether the edits of its last step left only one token.
+
+    Args:
+        servings: As the attribute.
+        host: The host of the request.
+        reading: As the attribute; ``None`` for the logits of the host's steps.
     """
 
     __slots__ = (
@@ -98,7 +104,8 @@ class TurnList(ABC):
         self._skipped: tuple[int, ...] = ()
         #: The *always* edits that were declared along a draft, while it is walked.
         self._always: _Always = ()
-        #: Whether the edits that turns in a phase keep are no persistent edits now.
+        #: Whether persistent edits of turns in a phase are edits of the step for now, as
+        #: ``apart`` of :meth:`ask_turns` says.
         self._apart = False
         self.resumed, self.only_excludes = host.resumed, host.returns_sampling_mask
         self.persistent: CompiledEdits | None = None
@@ -142,7 +149,7 @@ class TurnList(ABC):
         self.running = None
 
     def _follow_phases(self) -> None:
-        """Begin to follow the phases of turns: one object for all that follow them alike."""
+        """Begin to follow the phases of turns: one object for all with equal keys."""
         followed: dict[tuple[object, int], Phases] = {}
         for turn in self.turns:
             phase, request = turn.request.phase, turn.request
@@ -155,13 +162,13 @@ class TurnList(ABC):
         self._skipped = tuple(skipped for _, skipped in followed)
 
     def fork_turns(self) -> None:
-        """Go on with turns of its own: the list is a copy of another."""
+        """Give this list, a shallow copy of another, turns and phases of its own."""
         self.reading = Reading()
         self.turns = tuple(turn.fork(self.reading) for turn in self.turns)
         self._put_phases(tuple(map(copy, self._phases)))
 
     def _feed(self, token_ids: Sequence[int]) -> None:
-        """Feed the turns tokens that ``tokens`` has at its end."""
+        """Feed the turns the given tokens, which the caller has put at the end of ``tokens``."""
         if self._phases:
             first = len(self.tokens) - len(token_ids)
             for phases, skipped in zip(self._phases, self._skipped, strict=True):
@@ -183,8 +190,9 @@ class TurnList(ABC):
         """Go to a node of a draft, or back to the answer.
 
         Args:
-            states: As :attr:`states` were there.
-            position: The number of tokens there; ``tokens`` has them already.
+            states: :attr:`states` at that node.
+            position: Number of generated tokens there, with the drafted ones of the path; the
+                caller has made ``tokens`` end with these.
         """
         known, phases, self._always = states
         self.position = position
@@ -209,7 +217,7 @@ class TurnList(ABC):
 
         Args:
             token_id: The token.
-            position: The number of tokens with it.
+            position: Number of generated tokens with it, drafted ones included.
         """
         self.position = position
         self.tokens.append(token_id)
@@ -257,8 +265,8 @@ class TurnList(ABC):
         Args:
             vocab_size: Number of logits in a row of the model.
             width: The most tokens that this step brings.
-            apart: Whether phases may open or close within the step. The edits that turns in a
-                phase keep are edits of the step then.
+            apart: Whether phases may open or close within the step, at drafted tokens. Persistent
+                edits of turns in a phase are then edits of the step.
 
         Raises:
             ProcessorFault: A processor failed, or edited where it may only exclude.
@@ -308,7 +316,10 @@ class TurnList(ABC):
 
         Args:
             vocab_size: Number of logits in a row of the model.
-            apart: As for :meth:`ask`.
+            apart: As for :meth:`ask_turns`.
+
+        Raises:
+            ProcessorFault: As :meth:`ask_turns`; or an *always* edit that cannot last.
         """
         only_excludes = self.only_excludes
         own: list[tuple[Turn, Recording]] = []
@@ -343,7 +354,8 @@ class TurnList(ABC):
         Args:
             own: The edits that turns declared for this step.
             vocab_size: Number of logits in a row of the model.
-            drafted: Whether *always* edits of an answer are edits of only this step.
+            drafted: Whether the step is a node of a draft, so that *always* edits that the device
+                decides about are edits of only this node.
         """
         if len(own) == 1 and not (self._apart or own[0][1].conditional):  # nearly always
             return own[0][1]
@@ -377,7 +389,7 @@ class TurnList(ABC):
             self._collect()
 
     def _sleep(self) -> None:
-        """Find out how long all turns sleep."""
+        """Set ``wakes_at`` and ``watch`` by how long each turn sleeps."""
         position, watches = self.position, False
         wake = position + 1 if self.dense else NEVER
         for turn in self.turns:
@@ -404,7 +416,7 @@ class TurnList(ABC):
         return [turn.whole(custom_params) for turn in self.turns if turn.dense]
 
     def _collect(self) -> None:
-        """Gather the persistent edits of the turns that apply now."""
+        """Gather the persistent edits of all turns whose phase is open."""
         self._set_persistent(
             [
                 one

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: catalogue-excluded).
 MAX_ITEM_IDS = 10_000
 
-#: Most groups of sets, and characters of a group.
+#: Most groups of sets, and most characters of a group or of a catalogue's name.
 _MAX_GROUPS, _MAX_GROUP = 16, 1_024
 #: Most names of sets in all groups together.
 _MOST_SETS = 64
@@ -66,9 +66,9 @@ class _ItemProgress:
     """The progress of the output through its items.
 
     Attributes:
-        choice: The items.
+        choice: The items that may come.
         trigger: Begins an item; ``None`` if items follow each other.
-        begun: The part of the trigger that has come.
+        begun: State of the trigger: how much of it has come; ``None`` without a trigger.
         node: Node of the item that is being written; ``None`` in the text around items.
         depth: Depth of the node.
         done: Number of items that are written.
@@ -85,7 +85,7 @@ class _ItemProgress:
         self._begin()
 
     def _begin(self) -> None:
-        """Begin before an item, or before the trigger of one."""
+        """Go to the place before an item, or before its trigger."""
         self.begun = None if self.trigger is None else self.trigger.start
         self.node: int | None = 0 if self.trigger is None else None
         self.depth = 0
@@ -133,8 +133,9 @@ class CatalogueLogitProcessor(LogitProcessor):
     it, or with ``trigger_token_ids``, the model writes freely up to the token that completes the
     trigger; an item follows right after it, and after the item the model writes freely again.
 
-    After the last item the answer ends. Where items differ in length, one end token of the model
-    comes first. The report of the answer has the ids of the items.
+    After the last item the answer ends, unless ``ends_answer`` is false. Where items differ in
+    length, one end token of the model comes first. The report of the answer has the ids of the
+    items.
     """
 
     __module__ = "sglang_lp.builtins"
@@ -156,8 +157,8 @@ class CatalogueLogitProcessor(LogitProcessor):
                 ``"eu|uk"`` is either set.
             exclude: Ids of items that the answer must not have. Ids that the catalogue lacks are
                 counted in the report.
-            only: Ids of the only items that the answer may have, as far as the other parameters
-                allow them. Left out: all.
+            only: Ids of the only items that the answer may have; the other parameters still leave
+                items out of these. Left out: all.
             trigger: The text that an item follows, of up to 256 characters, whichever tokens spell
                 it.
             trigger_token_ids: The tokens that an item follows, one after the other.
@@ -194,7 +195,8 @@ class CatalogueLogitProcessor(LogitProcessor):
         Attributes:
             choice: The items.
             compiled: The compiled trigger, or ``None``.
-            eos_token_ids: ``None`` also if the last token of the last item ends the answer.
+            eos_token_ids: ``None`` if no end token is needed, because the last token of the last
+                item ends the answer, or because the answer goes on.
         """
 
         choice: Any = None
@@ -301,7 +303,7 @@ class CatalogueLogitProcessor(LogitProcessor):
         return None
 
     def serving(self, params: Any) -> Self:
-        """Return a processor that knows whether it ends answers, and how beams are scored."""
+        """Return a processor whose flags say whether it ends answers, and how beams are scored."""
         made = type(self)()
         made.finishes = params.ends_answer
         made.renormalizes = params.scores == "among"
@@ -400,6 +402,8 @@ def _tokens_after(progress: _ItemProgress) -> Collection[int]:
 
 
 def _kept(allowed: AllowedItems, node: int | None, depth: int) -> Collection[int]:
+    """Return the tokens after a node, from the cache of the allowed items or into it."""
+
     def put_together(node: int) -> Collection[int]:
         if allowed.whole is not None and not allowed.restricts(node):
             # Usually nothing is left out here, so all requests share one long list.

@@ -171,7 +171,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
     @classmethod
     def parse_params(cls, custom_params: Any, vocab_size: int | None = None) -> Any:
         """Check the parameters and fill in the class's ids."""
-        # As in params.parse.
+        # The fast test of params.parse; that function refuses everything else.
         if type(custom_params) is dict or isinstance(custom_params, Mapping | None):
             custom_params = cls._with_ids(custom_params or {})
         params = parse(cls.Params, cls.__name__, custom_params)
@@ -277,7 +277,11 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
 
     @classmethod
     def _with_finder(cls, params: Any, served: ServedModel) -> FittedParams:
-        """Add the finder: by text if these are the delimiters of the served reasoning parser."""
+        """Add the finder of blocks.
+
+        It finds delimiters by their text if they are those of the served reasoning parser, and
+        otherwise by their ids.
+        """
         known = TOOL_STARTS if cls.family is None else cls.family.tool_starts
         tools = params.tool_start_token_ids
         tokens = block_tokens_of(params, tools or ())
@@ -292,7 +296,12 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
 
     @classmethod
     def limit_params(cls, params: Any, limit: int) -> Any:
-        """Close the last block while the answer still has its room."""
+        """Set the position by which the last block is closed, so that the answer has its room.
+
+        Args:
+            params: Fitted parameters.
+            limit: Number of generated tokens after which the request ends.
+        """
         if not params.room:
             return params
         latest = max(0, limit - params.room - len(finder_of(params).closing))
@@ -309,7 +318,7 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
 
     @classmethod
     def read_of_prompt(cls, params: Any, length: int) -> int:  # noqa: ARG003 - all search alike
-        """Return the work of a search in arrays, which is less than a sixteenth of reading."""
+        """Count a search in arrays as a sixteenth of reading, which is more than it takes."""
         return length // 16
 
     def start(self, request: Request) -> Progress:

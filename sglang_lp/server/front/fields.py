@@ -1,9 +1,9 @@
 """Fields of clients' requests that SGLang does not pass on to a processor.
 
 SGLang's front ends turn each body into a form of their own, and drop fields that the model does not
-need. :data:`FIELDS` is the table of these fields: where SGLang still has the field, what it means,
-and the key of ``custom_params`` that passes it on. Clients cannot send these keys. The rules of
-both gates decide what the values mean for a request.
+need. :data:`FIELDS` is the table of these fields: where SGLang still has the field, how its value
+is read, and the key of ``custom_params`` that passes the value on. Clients cannot send these keys.
+The rules of both gates decide what the values mean for a request.
 
 sglang-router drops ``custom_params`` on ``/generate``, and ``custom_logit_processor`` as well on
 chats and responses. It passes on the text in ``custom_logit_processor`` of ``/generate`` and the
@@ -59,7 +59,11 @@ if TYPE_CHECKING:
 
 
 class At(Enum):
-    """Where SGLang still has a field; the table of hooks names the functions."""
+    """Where SGLang still has a field.
+
+    A client sends a *body*, and SGLang turns it into a *form*. The table of hooks names the
+    functions.
+    """
 
     CHAT = "the body of a chat"
     COMPLETION = "the body of a completion"
@@ -79,7 +83,7 @@ class Field(NamedTuple):
         key: Key in ``custom_params`` that passes the value on; :data:`XARGS` for a field that holds
             parameters itself. If several fields share a key, the first that has a value counts.
         find: Return the value to pass on, or ``MISSING``. Takes the body or form, and the name;
-            raises ``RequestError``.
+            raises ``RequestError`` for a wrong value.
         serves: Tell whether this server reads the field.
     """
 
@@ -94,11 +98,11 @@ XARGS = "vllm_xargs"
 
 _BAD_WORDS = FIELD_KEYS["bad_words"]
 _NO_CALLS, _ONE_CALL = FIELD_KEYS["tool_choice"], FIELD_KEYS["parallel_tool_calls"]
-#: Keys of fields that a server without processors leaves to SGLang.
+#: Keys of fields that a server that runs no processors leaves to SGLang.
 _READ = frozenset({BUDGET_FIELD, *FIELD_KEYS.values()})
 
-#: Attribute that holds the fields found in its body on SGLang's form of a response, which refuses
-#: unknown fields; and option of a body of Ollama's.
+#: Where the fields found in a body are kept until its form is read: an attribute of SGLang's form
+#: of a response, which refuses unknown fields, and an option of a body of Ollama's.
 _KEPT = "sglang_lp_found"
 
 
@@ -113,6 +117,7 @@ def _get(source: Any, name: str) -> Any:
 
 
 def _parameters(source: Any, name: str) -> Any:
+    """Return a field as it is; ``null`` counts as no field."""
     given = _get(source, name)
     return MISSING if given is None else given
 
@@ -124,7 +129,7 @@ def _level(source: Any, name: str) -> Any:
 
 
 def _tokens(source: Any, name: str) -> Any:
-    """Return a thinking budget."""
+    """Return a thinking budget, in tokens."""
     value = _get(source, name)
     if value is None or value is MISSING:
         return MISSING
@@ -261,7 +266,11 @@ class Reader:
         self._read_body(At.COMPLETION, serving, request, raw_request)
 
     def keep_response(self, serving: Any, request: Any, raw_request: Any = None) -> None:
-        """Keep the fields in the body of a response for :meth:`read_response_form`."""
+        """Keep the fields in the body of a response for :meth:`read_response_form`.
+
+        Raises:
+            HTTPException: A value is wrong: HTTP 400.
+        """
         try:
             with self._refusing(raw_request):
                 found = self._found_in_body(At.RESPONSE, serving, request, _body(raw_request))
@@ -372,8 +381,8 @@ class Reader:
         Raises:
             RequestError: A value is wrong.
         """
+        # SGLang itself honours min_tokens of a chat, and drops that of a message.
         keeps = isinstance(body, Mapping) and bool(getattr(request, "min_tokens", 0))
-        # SGLang keeps the minimum of a chat, and drops that of a message.
         found = self._found(at, {**body, "min_tokens": None} if keeps else body)
         if not _runs_processors(serving):  # SGLang alone reads the request
             return {key: value for key, value in found.items() if key not in _READ}
@@ -417,8 +426,8 @@ def _pass_on(sampling: dict[str, Any], found: dict[str, Any]) -> None:
     """Write what was found in a body into SGLang's sampling parameters.
 
     Args:
-        sampling: The parameters that SGLang has built.
-        found: Values by the keys of :data:`FIELDS`; taken apart.
+        sampling: The parameters that SGLang has built; changed.
+        found: Values by the keys of :data:`FIELDS`; changed.
     """
     if PARAMS in found:
         given, known = found.pop(PARAMS), sampling.get("custom_params")
@@ -456,7 +465,8 @@ def _with(custom_params: Any, found: Mapping[str, Any]) -> Any:
 def take_max_thinking_tokens(manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:
     """Turn ``max_thinking_tokens`` of a body (``GenerateReqInput``) into a thinking budget.
 
-    Without ``--enable-strict-thinking`` SGLang would refuse the field before any gate.
+    Without ``--enable-strict-thinking`` SGLang would refuse the field before any gate. A value of
+    another type is left for SGLang to refuse.
     """
     budget = getattr(obj, "max_thinking_tokens", None)
     if type(budget) is not int:

@@ -1,7 +1,8 @@
 """The table of hooks: every SGLang function that the plugin hooks.
 
-Only this module has the names of SGLang's functions. A missing function keeps the process from
-serving (see ``sglang_lp.server.startup.hooks``).
+Names of hooked functions are only here and, as prefixes, in
+``sglang_lp.server.startup.sglang_names``. A missing function keeps the process from serving (see
+``sglang_lp.server.startup.hooks``).
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ if TYPE_CHECKING:
 class Shared:
     """The objects whose methods are hooks, one of each in a process.
 
+    Every process makes all of them; each uses those of its hooks.
+
     Args:
         guard: The guard of this process.
     """
@@ -119,8 +122,8 @@ class Hook(NamedTuple):
 
     Attributes:
         target: SGLang's function, as ``module.function`` or ``module.Class.function``.
-        kind: On which side ours runs: ``"before"``, ``"after"``, ``"around"`` or ``"replace"``.
-        make: Return ours.
+        kind: When ours runs: ``"before"``, ``"after"``, ``"around"`` or ``"replace"``.
+        make: Return our function.
         since: The first SGLang that has the function in this form.
         until: The last SGLang that has the function in this form; ``None``: the newest still has.
         serves: Tell from the guard whether this server needs the hook.
@@ -212,7 +215,8 @@ HOOKS: tuple[Hook, ...] = (
         "after",
         lambda shared: shared.reader.read_options,
     ),
-    # Bodies of HTTP requests are checked where SGLang's app parses them.
+    # Only events of a realtime session need a hook to be checked: the bodies of HTTP requests are
+    # checked where SGLang's app parses them (``bodies``).
     Hook(
         OPENAI + "realtime.session._parse_client_event",
         "before",
@@ -240,8 +244,9 @@ HOOKS: tuple[Hook, ...] = (
     ),
     Hook(MANAGER + "generate_request", "before", lambda shared: shared.families.begin),
     Hook(MANAGER + "_init_req_state", "after", lambda shared: shared.families.join),
-    # SGLang calls it before it sends the status of a stream. The hook that is registered last runs
-    # first.
+    # SGLang calls it before it sends the status of a stream, so a stream can still be refused with
+    # HTTP 400. Of several hooks the last in this table runs first: ``check_stream``, then
+    # ``admit_stream``.
     Hook(MANAGER + "create_abort_task", "replace", lambda shared: shared.families.abort_later),
     Hook(
         MANAGER + "create_abort_task",
@@ -330,6 +335,7 @@ HOOKS: tuple[Hook, ...] = (
         "after",
         lambda _: closing.rewind,
     ),
+    # A step: ordinary, and verify steps.
     Hook(
         SRT + "layers.sampler.apply_custom_logit_processor",
         "replace",
@@ -393,6 +399,7 @@ HOOKS: tuple[Hook, ...] = (
         "after",
         lambda _: ngram_worker.make_choose_worker(OF_NGRAM),
     ),
+    # A request ends, or is retracted.
     Hook(REQUEST + "update_finish_state", "around", lambda _: release.finish),
     Hook(REQUEST + "reset_for_retract", "after", lambda _: sampling.rewind),
     Hook(SCHEDULER + "_release_aborted_request", "after", lambda _: release.abandon),
