@@ -19,7 +19,7 @@ from sglang_lp.edits import MAX_BIAS
 from sglang_lp.errors import RefusalReason
 from sglang_lp.params import parsed
 from sglang_lp.policy.file import PolicyFile
-from sglang_lp.policy.sections import Ceiling, Chosen, Profile
+from sglang_lp.policy.sections import Ceiling, Chosen, Profile, Structured
 from sglang_lp.server.front import bounds, lists, scoring, tokenizer
 from sglang_lp.server.gate import guard, request_fields, reserved_keys, stop_regex
 from sglang_lp.server.startup.launch import REFUSED
@@ -61,7 +61,7 @@ def test_the_documented_example_is_a_policy(tmp_path):
 
 
 def test_the_example_shows_every_key():
-    for struct in (PolicyFile, Pin, Limits, Chosen, Profile, CatalogueSource):
+    for struct in (PolicyFile, Pin, Limits, Chosen, Profile, Structured, CatalogueSource):
         for key in struct.__struct_fields__:
             assert re.search(rf"^(\[+)?{key}\b", example(), re.MULTILINE), key
     assert all(f" {key} = " in example() for key in Ceiling.__struct_fields__)
@@ -123,7 +123,7 @@ BOUNDS = [
     [Limits().logged_refusals_per_minute],
     [
         *(thinking.LONGEST_SLEEP, trigger_phrase._LONGEST_SLEEP),
-        *(turn._LONGEST_SLEEP, no_repeat_ngram._LONGEST_SLEEP),
+        *(turn.LONGEST_SLEEP, no_repeat_ngram._LONGEST_SLEEP),
     ],
     [
         parsed._MOST,

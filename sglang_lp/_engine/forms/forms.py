@@ -27,6 +27,7 @@ from sglang_lp._engine.forms.slots import (
 )
 from sglang_lp._engine.forms.walk import HOW
 from sglang_lp._engine.history.row_state import RowState
+from sglang_lp._engine.turns.turn import LONGEST_SLEEP
 from sglang_lp.edits import NEVER
 from sglang_lp.faults import from_signal
 from sglang_lp.forms.bits import bits_of
@@ -46,10 +47,6 @@ logger = logging.getLogger(__name__)
 
 #: Fewest rows that run by forms: fewer take less time one by one (``benchmarks.cost.forms``).
 _FEWEST = 8
-
-#: Most tokens after which a row with a phase is asked by itself: its processors then read all of
-#: them in one step.
-_LONGEST_SLEEP = 1_024
 
 _BANNING = {EditKind.BANS, EditKind.ASKS}
 
@@ -281,7 +278,7 @@ class Forms:
         if not row.edit_log.is_settled:
             self._joined.append(row)
         if watch is not None:
-            numbers[WAKE] = min(int(numbers[WAKE]), row.position + _LONGEST_SLEEP)
+            numbers[WAKE] = min(int(numbers[WAKE]), row.position + LONGEST_SLEEP)
         row.wake, row.watch, row.leaves_one = NEVER, None, False
 
     def _bits_of(self, token_ids: frozenset[int]) -> ArenaBlock:

@@ -66,7 +66,7 @@ class Members:
         self.room = sum(part.most for _, _, formed in found for part in formed.parts)
         self.width = max((part.asks for _, _, formed in found for part in formed.parts), default=0)
         self.no_drafts = np.full((len(found), 1, 4), -1, np.int64)
-        self._numbers = slots
+        self._all_slots = slots
         self._sources = [row.source for row in self.rows]
         self._outputs = [row.output_ids for row in self.rows]
         self._pending = self.rows[0].host.pending if self.rows else None
@@ -108,7 +108,7 @@ class Members:
             return None, [
                 at for at, (one, other) in enumerate(pairs) if one is not other or not one
             ]
-        known = self._numbers.numbers[self.slots]
+        known = self._all_slots.numbers[self.slots]
         position, width = known[:, FED], trees.shape[1]
         tokens, counts, wrong = (
             self._new(outputs, known) if width == 1 else self._news(outputs, known)
@@ -125,7 +125,7 @@ class Members:
             tokens, since, position, known[:, LIMIT], self.index, trees, width, numbers, first
         )
         if len(self._watching):
-            find_watched(self._numbers.watched.numbers, self._watching, numbers, first, wrong)
+            find_watched(self._all_slots.watched.numbers, self._watching, numbers, first, wrong)
         return New(tokens, since, numbers, first, deepest), np.nonzero(wrong)[0].tolist()
 
     def _new(self, outputs: Sequence[Sequence[int]], known: Any) -> tuple[Any, Any, Any]:
@@ -194,7 +194,7 @@ class Members:
 
     def feed(self, new: New) -> None:
         """Note in the slots which tokens the rows were fed."""
-        numbers = self._numbers.numbers
+        numbers = self._all_slots.numbers
         numbers[self.slots, LAST] = new.tokens[new.since[1:] - 1]
         numbers[self.slots, FED] += new.since[1:] - new.since[:-1]
 

@@ -31,7 +31,7 @@ _NO_ADVANCE = LogitProcessor.advance
 
 #: Most tokens that may come before a turn in a phase reads them, so that no step reads more. They
 #: are read at once, as none of them is part of a delimiter (``benchmarks.cost.phases``).
-_LONGEST_SLEEP = 1_024
+LONGEST_SLEEP = 1_024
 
 _BIASED = (
     "return_sampling_mask needs processors that only ban, allow or force tokens, and this "
@@ -318,7 +318,7 @@ class Turn:
         watches = waits or bool(self.persistent)
         if not watches and wake >= NEVER:
             return NEVER, False
-        return position + (_LONGEST_SLEEP if waits else min(left, _LONGEST_SLEEP)), watches
+        return position + (LONGEST_SLEEP if waits else min(left, LONGEST_SLEEP)), watches
 
     # Other parts of the contract
 
