@@ -229,6 +229,17 @@ def test_a_local_class_travels_as_code_and_is_not_found_by_name():
         Local.from_str(payload)
 
 
+def test_a_class_of_main_travels_as_code_because_another_process_has_another_main(monkeypatch):
+    own = type("Mine", (LogitProcessor,), {"__module__": "__main__"})
+    monkeypatch.setattr(sys.modules["__main__"], "Mine", own, raising=False)
+    payload = own.to_str()
+
+    monkeypatch.delattr(sys.modules["__main__"], "Mine")
+    assert dill.loads(bytes.fromhex(json.loads(payload)["callable"])) is not own
+    with pytest.raises(PayloadRefused):
+        own.from_str(payload)
+
+
 # Parameters
 
 

@@ -212,9 +212,7 @@ def neutralize(req: Any) -> None:
 
     SGLang computes its first token all the same, in a batch with others.
     """
-    sampling = type(req.sampling_params)(max_new_tokens=1)
-    sampling.normalize(None)
-    req.sampling_params = sampling
+    req.sampling_params = _plain_sampling(req)
     req.logprob.top_logprobs_num, req.logprob.token_ids_logprob = 0, None
     req.positional_embed_overrides = None
     for name in POSITIONS:
@@ -226,14 +224,19 @@ def _made_plain(scheduler: Any, recv_req: Any) -> Any:
     """Return SGLang's request with the id and the owner of one that could not be made."""
     from sglang.srt.managers.schedule_batch import Req
 
-    sampling = type(recv_req.sampling_params)(max_new_tokens=1)
-    sampling.normalize(None)
     size = scheduler.model_config.vocab_size
-    prompt = array("q", [0])
+    prompt, sampling = array("q", [0]), _plain_sampling(recv_req)
     owner = {"http_worker_ipc": recv_req.http_worker_ipc, "time_stats": recv_req.time_stats}
     req = Req(recv_req.rid, "", prompt, sampling, vocab_size=size, **owner)
     req.tokenizer = scheduler.tokenizer
     return req
+
+
+def _plain_sampling(req: Any) -> Any:
+    """Return sampling parameters of a request's kind that ask for one token and nothing else."""
+    sampling = type(req.sampling_params)(max_new_tokens=1)
+    sampling.normalize(None)
+    return sampling
 
 
 def _own_params(req: Any, custom_params: Mapping[str, Any]) -> dict[str, Any]:

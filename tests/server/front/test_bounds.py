@@ -22,9 +22,11 @@ from sglang_lp.server.front.bounds import (
     MAX_INNER,
     MAX_LINKS,
     MAX_REQUESTS,
+    MAX_SCORED,
     check_characters,
     check_copies,
     check_entries,
+    check_scored,
     check_texts,
     entries,
 )
@@ -295,3 +297,14 @@ def test_as_many_tokens_of_copies_as_the_limit_are_taken(tokens, copies):
 def test_more_copies_of_a_long_prompt_are_refused_with_what_to_do():
     with pytest.raises(RequestError, match="got 129 copies of 131072 tokens; send several"):
         check_copies(131_072, 129)
+
+
+def test_choices_of_too_many_texts_are_not_scored():
+    check_scored(MAX_SCORED)
+    with pytest.raises(RequestError) as refused:
+        check_scored(MAX_SCORED + 1)
+
+    assert str(refused.value) == (
+        f"pick: expected at most {MAX_SCORED} texts with it in one HTTP request, got "
+        f"{MAX_SCORED + 1}; send several requests"
+    )

@@ -124,6 +124,13 @@ def test_an_option_of_ollamas_has_the_type_of_sglangs_parameter():
         ollama({}, sampling={"temperature": "warm"})
 
 
+def test_options_of_ollamas_that_no_hook_kept_name_nothing():
+    for options in ({}, {"top_k": 5}, None):
+        sampling = {"top_k": 5}
+        Reader(WITH_EFFORT).read_options(sampling, serving(), options)
+        assert sampling == {"top_k": 5}
+
+
 @pytest.mark.parametrize("method", ["read_chat", "read_completion"])
 @pytest.mark.parametrize(
     "named", [{"custom_logit_processor": "A"}, {"metadata": {wire.ENTRY: '{"processor": "A"}'}}]
@@ -540,6 +547,7 @@ def test_the_audit_trail_names_the_endpoint_of_a_body_that_another_thread_reads(
         "/v1/chat/completions": ("read_chat", chat),
         "/v1/messages": ("read_chat", chat),
         "/v1/responses": ("keep_response", ResponsesRequest(input="a")),
+        "/api/chat": ("keep_options", SimpleNamespace(options={})),
     }
     with ThreadPoolExecutor(1) as thread:
         assert {read_in_thread(path, *body) for path, body in bodies.items()} == {Asking()}

@@ -651,6 +651,8 @@ def test_a_request_that_sglang_cannot_receive_ends_alone_and_counts_once(guard, 
     assert scheduler.limited == [req]
     assert (req.rid, req.http_worker_ipc) == (sent.rid, "ipc")
     assert (req.time_stats.created_time, req.tokenizer) == (7.0, scheduler.tokenizer)
+    assert (req.origin_input_ids, req.origin_input_ids.typecode) == (array("q", [0]), "q")
+    assert req.vocab_size == 100
     assert req.sampling_params.max_new_tokens == 1
     assert list(guard.audit.counts) == [(Gate.SCHEDULER, "invalid_request")]
     assert sum(guard.audit.counts.values()) == 1
@@ -658,7 +660,40 @@ def test_a_request_that_sglang_cannot_receive_ends_alone_and_counts_once(guard, 
     said = str(error) if is_ours else "SGLang cannot receive this request: KeyError"
     assert said in req.to_finish.message
     assert req.to_finish.status_code == 400
-    assert ("could not receive" in caplog.text) == (not is_ours)
+    logged = [] if is_ours else ["sglang-lp: SGLang could not receive a request"]
+    assert [one.getMessage() for one in caplog.records if one.exc_info] == logged
+
+
+def test_positions_that_sglang_cannot_pool_end_their_request_before_sglang_reads_it(guard):
+    scheduler, seen = Queue(), []
+    receiving(guard, scheduler, seen.append, token_indices_to_pool=[0, 1], logprob_start_len=1)
+
+    assert seen == []
+    assert "token_indices_to_pool: expected logprob_start_len 0" in (
+        scheduler.queue[0].to_finish.message
+    )
+
+
+def test_a_request_with_a_field_out_of_range_asks_for_nothing_and_is_named_in_the_audit_trail(
+    guard, caplog
+):
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    rid = "0" * 32
+    req = Req(rid=rid, sampling_params=SamplingParams(max_new_tokens=50))
+    req.logprob = SimpleNamespace(top_logprobs_num=10**9, token_ids_logprob=[3])
+    req.positional_embed_overrides, req.token_indices_to_pool = object(), [0, 1]
+    with caplog.at_level(logging.WARNING, logger="sglang_lp.audit"):
+        admit(guard, req)
+
+    (line,) = map(json.loads, caplog.messages)
+    assert (line["gate"], line["rid"]) == (Gate.SCHEDULER, rid)
+    assert req.ended.status == 400
+    assert req.sampling_params.max_new_tokens == 1
+    assert (req.logprob.top_logprobs_num, req.logprob.token_ids_logprob) == (0, None)
+    assert req.positional_embed_overrides is None
+    assert req.token_indices_to_pool is None
+    assert not hasattr(req, "multi_item_delimiter_indices")
 
 
 def test_from_str_stands_for_what_is_allowed_and_nothing_else(guard):
