@@ -8,7 +8,7 @@ import pytest
 
 from sglang_lp.builtins import DisallowedTokensLogitsProcessor
 from sglang_lp.server.gate.intake import Intake
-from sglang_lp.server.gate.reserved_keys import THOUGHT
+from sglang_lp.server.gate.reserved_keys import THOUGHT, add_own
 from support.fakes.requests import Req
 
 PAYLOAD = DisallowedTokensLogitsProcessor.to_str()
@@ -26,9 +26,10 @@ SENT = {
 
 @pytest.mark.parametrize("sampling", SENT.values(), ids=SENT)
 @pytest.mark.parametrize("reasoning", [False, True])
-@pytest.mark.parametrize("own", [{}, {THOUGHT: True}], ids=["", "thought"])
-def test_the_three_forms_of_a_request_are_read_alike(sampling, reasoning, own):
-    given = {"token_ids": [7], **own}
+@pytest.mark.parametrize("thought", [False, True])
+def test_the_three_forms_of_a_request_are_read_alike(sampling, reasoning, thought):
+    given = {"token_ids": [7]}
+    given = add_own(given, THOUGHT, value=True) if thought else given
     asks = {"return_sampling_mask": True, "return_logprob": True, "require_reasoning": reasoning}
     renamed = {"stop": "stop_strs", "stop_regex": "stop_regex_strs"}
     normal = {renamed.get(name, name): value for name, value in sampling.items()}
@@ -50,8 +51,5 @@ def test_the_three_forms_of_a_request_are_read_alike(sampling, reasoning, own):
     req = Req(PAYLOAD, given, prompt=IDS, **asks)
     vars(req.sampling_params).update(normal)
 
-    # The key stands for a chat's own field: no client sends it, so the HTTP process adds it later.
-    assert text == Intake.of_req(req, None)
-    assert text.reasoning is (reasoning and not own)
-    if not own:
-        assert text == Intake.of_tokenized(tokenized)
+    assert text == Intake.of_tokenized(tokenized) == Intake.of_req(req, None)
+    assert text.reasoning is (reasoning and not thought)
