@@ -174,7 +174,7 @@ def _boxes(copy: int) -> dict[str, Any]:
         "box_end_token_id": 4,
         "none_token_id": 5,
         "coord_start_token_id": first,
-        "coord_end_token_id": first + 2_047,
+        "coord_end_token_id": first + 1_023,
     }
 
 

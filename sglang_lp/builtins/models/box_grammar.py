@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _POINT, _BOX = 2, 4
 #: Most different coordinates; LocateAnything has 1,001. No limit on lists counts them, as two ids
 #: name them all.
-_MAX_COORDINATES = 2_048
+_MAX_COORDINATES = 1_024
 
 
 class _BoxTokens(NamedTuple):
@@ -78,7 +78,7 @@ class LocateAnythingBoxGrammarLogitProcessor(LogitProcessor):
             box_start_token_id: Opens a box.
             box_end_token_id: Closes a box.
             coord_start_token_id: The first of the coordinates, whose ids follow one another.
-            coord_end_token_id: The last of the coordinates, of at most 2,048.
+            coord_end_token_id: The last of the coordinates, of at most 1,024.
             none_token_id: The content of a box without a place.
         """
 

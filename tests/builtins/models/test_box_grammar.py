@@ -57,7 +57,7 @@ def test_two_ids_name_no_more_coordinates_than_a_step_can_afford():
         return LocateAnythingBoxGrammarLogitProcessor.parse_params(params)
 
     assert parse(2_147).coord_end_token_id == 2_147
-    with pytest.raises(InvalidParameter, match="expected 1 to 2048 coordinates"):
+    with pytest.raises(InvalidParameter, match="expected 1 to 1024 coordinates"):
         parse(2_148)
 
 
