@@ -51,8 +51,8 @@ TOOL = {
 def agent(directory: Path, model: Model) -> Scene:
     """Ask for the same call at every small budget.
 
-    No budget ends inside of the start of the call: it is one token for models that were taught to
-    call, and several for this one.
+    No budget ends inside of the start of the call: models that were taught to call have a token
+    for it, and the demo's model spells it.
 
     Args:
         directory: Of the model.

@@ -336,7 +336,7 @@ def _layout(logits: torch.Tensor, width: int) -> tuple[object, ...]:
 
 
 def _ask_rows(step: Step, drafts: Callable[[], Drafts] | None, *, repeated: bool) -> list[int]:
-    """Ask the rows that are awake, and return the indices of those that could be asked.
+    """Ask the rows that are awake, and return the indices of the rows that were asked.
 
     Args:
         step: The step.
