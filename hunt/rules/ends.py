@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from hunt.dropping import FIELD, PROCESSOR
+from hunt.dropping import FIELD, PARAMS, PROCESSOR
 from hunt.requests import LENGTHS, has_grammar
 from sglang_lp.wire.names import ERROR_CODE
 
@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 #: SGLang's own error where ``ignore_eos`` outlasts a grammar.
 _OF_GRAMMAR = "Grammar accept_token failed"
-#: A name that SGLang replaces by the newer one.
-_OLD, _NEW = "data_parallel_rank", "routed_dp_rank"
+#: An answer to which the operator's rules and the request leave no token: no field is wrong by
+#: itself.
+_WITH_POLICY = "contradicts what this server's operator decided"
+#: Names that SGLang takes for others.
+_TAKEN_FOR = {"data_parallel_rank": "routed_dp_rank", "max_completion_tokens": "max_tokens"}
 #: The operator's own rules contradict each other, for which the operator is paged: a forced
 #: beginning, for example, and a default budget that the thoughts of the prompt have spent.
 _OF_POLICY = "no token is left by the processors of this server's operator"
@@ -46,17 +49,18 @@ def refusals_name_their_field(asked: Asked, _kind: Kind) -> Found:
     """A refusal of the toolkit is HTTP 400, and names the field if one is extreme."""
     for sent, reply in zip(asked.sent, asked.replies, strict=True):
         text = str([*reply.events])
-        if ERROR_CODE not in text or not 400 <= reply.status < 500:
+        if ERROR_CODE not in text or _WITH_POLICY in text or not 400 <= reply.status < 500:
             continue
         if reply.status != 400:
             yield str(reply.status), f"{reply.status} on {sent.path}: {text[:300]}"
         names = sent.oddities
-        if {FIELD} == names and PROCESSOR in text:  # of its parameters, which are not odd
+        # Of its parameters, which are not odd.
+        if {FIELD} == names and (PROCESSOR in text or PARAMS in text):
             continue
         if len(names) != 1:
             continue
-        newer = {_NEW} if _OLD in names else ()
-        if not any(name in text for name in (*names, *newer, *_inside(sent, *names))):
+        others = [_TAKEN_FOR[name] for name in names if name in _TAKEN_FOR]
+        if not any(name in text for name in (*names, *others, *_inside(sent, *names))):
             yield sent.path, f"{[*names]} is not named: {text[:300]}"
 
 
@@ -64,6 +68,8 @@ def _inside(sent: Sent, name: str) -> Iterator[str]:
     """Yield the names in the value of an extreme field, of which a refusal may name one."""
     found = re.search(rf'"{name}": (.*)', sent.text)
     yield from re.findall(r'"(\w+)":', found[1]) if found else ()
+    if found and '"":' in found[1]:
+        yield "''"
 
 
 def grammars_need_no_length(asked: Asked, _kind: Kind) -> Found:

@@ -25,7 +25,7 @@ from sglang_lp.server.front.meta_info import expect
 from sglang_lp.server.front.placeholders import sending_placeholder
 from sglang_lp.server.front.prompts import check_ids, check_prompts
 from sglang_lp.server.front.scoring import score_later
-from sglang_lp.server.front.whole_requests import check_not_empty
+from sglang_lp.server.front.whole_requests import check_not_empty, named_as_sent
 from sglang_lp.server.gate.coded import Coded
 from sglang_lp.server.gate.field_checks import check_positions
 from sglang_lp.server.gate.intake import Intake, per_text, prompt_lengths, unfold_sent
@@ -58,7 +58,7 @@ class Admission:
         """Check a request that SGLang has tokenized."""
         name_asking(getattr(tokenized, "rid", None))
         with noting(), sending_placeholder(manager, obj):
-            with self._guard.counting():
+            with self._guard.counting(), named_as_sent():
                 ids = getattr(tokenized, "input_ids", None)
                 check_not_empty(tokenized)
                 check_ids(manager, obj, ids)
@@ -75,7 +75,7 @@ class Admission:
         """
         name_asking(None)  # each of its requests has an id of its own
         with noting(), sending_placeholder(manager, obj):
-            with self._guard.counting():
+            with self._guard.counting(), named_as_sent():
                 yield from check_prompts(manager, obj)
             yield from self._check_list(manager, obj)
 
@@ -105,7 +105,7 @@ class Admission:
         name_asking(getattr(obj, "rid", None))
         try:
             with noting(), sending_placeholder(manager, obj):
-                with self._guard.counting():
+                with self._guard.counting(), named_as_sent():
                     for _ in check_prompts(manager, obj):
                         pass
                 self._admit_stream(manager, obj)

@@ -25,7 +25,8 @@ def check_types(body: Mapping[str, Any]) -> None:
     for name in body:
         if name not in known:
             hint = did_you_mean(name, known) or "; leave it out"
-            raise RequestError(f"{shown(name)[1:-1]}: no such field{hint}")
+            told = shown(name)
+            raise RequestError(f"{told[1:-1] or told}: no such field{hint}")
     try:
         _adapter().validate_python(dict(body))
     except ValidationError as error:

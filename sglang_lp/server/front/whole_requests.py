@@ -102,14 +102,20 @@ class WholeRequests:
     def _refusing(self, obj: Any) -> Iterator[None]:
         """Count and note a refusal of the block, with the name that the client wrote."""
         name_asking(getattr(obj, "rid", None))
-        with noting(), self._guard.counting():
-            try:
-                yield
-            except RequestError as error:
-                name = CLIENT_NAMES.get(find_endpoint() or "", {}).get(error.param or "")
-                if name is None or type(error) is not RequestError:
-                    raise
-                raise RequestError(name + str(error).removeprefix(error.param or "")) from None
+        with noting(), self._guard.counting(), named_as_sent():
+            yield
+
+
+@contextmanager
+def named_as_sent() -> Iterator[None]:
+    """Name the field of a refusal of the block as the client wrote it."""
+    try:
+        yield
+    except RequestError as error:
+        name = CLIENT_NAMES.get(find_endpoint() or "", {}).get(error.param or "")
+        if name is None or type(error) is not RequestError:
+            raise
+        raise RequestError(name + str(error).removeprefix(error.param or "")) from None
 
 
 def _check_shape(obj: Any) -> int:
@@ -176,13 +182,27 @@ def _check_fields(manager: Any, obj: Any, texts: int) -> None:
                     f"{name}: expected one value, or one for each of {max(texts, 1)} texts, got "
                     f"{length}"
                 )
+        _check_media(obj, texts)
     if getattr(obj, "custom_labels", None):
         _check_labels(manager, obj.custom_labels)
 
 
+def _check_media(obj: Any, texts: int) -> None:
+    """Check that each text of a list has media: SGLang does so for images only."""
+    for name in ("audio_data", "video_data"):
+        media = getattr(obj, name, None)
+        if isinstance(media, list) and (not media or (texts and len(media) != texts)):
+            raise RequestError(
+                f"{name}: expected one value, or one for each of {max(texts, 1)} texts, got "
+                f"{len(media)}"
+            )
+
+
 def _check_texts(manager: Any, obj: Any, texts: int) -> None:
     """Check the prompts of a body, as far as they are not tokenized."""
-    text, ids = obj.text, obj.input_ids
+    text, ids, embeds = obj.text, obj.input_ids, obj.input_embeds
+    if isinstance(embeds, list) and (not embeds or embeds[0] == []):
+        raise RequestError("input_embeds: expected the embedding of a token or more, got none")
     if text is not None:
         given: list[Any] = text if texts else [text]
         for one in given:

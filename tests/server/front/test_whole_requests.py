@@ -64,6 +64,13 @@ REFUSED = [
     ({"text": ["a", None]}, "text"),
     ({"text": 5}, "text"),
     ({"input_ids": [[1], []]}, "input_ids"),
+    # SGLang reads the first number of the first embedding, and answers HTTP 500 without one.
+    ({"input_embeds": []}, "input_embeds"),
+    ({"input_embeds": [[]]}, "input_embeds"),
+    # SGLang compares only the number of images with the number of texts.
+    ({"text": ["a", "b"], "audio_data": [[None]]}, "audio_data"),
+    ({"text": ["a", "b"], "video_data": []}, "video_data"),
+    ({"sampling_params": {"n": 2}, "audio_data": []}, "audio_data"),
     ({"rid": ["a"]}, "rid"),
     ({"text": ["a", "b"], "rid": ["a"]}, "rid"),
     ({"text": ["a", "b"], "return_logprob": [True]}, "return_logprob"),
@@ -98,6 +105,8 @@ def test_a_body_is_refused_by_the_name_of_its_field(whole, guard, fields, field)
         {"input_ids": [[1], [2]], "top_logprobs_num": [1, 2]},
         {"input_ids": [], "session_params": {"id": "a"}},
         {"text": "", "session_params": {"id": "a"}},
+        {"text": ["a", "b"], "audio_data": [None, None], "video_data": None},
+        {"audio_data": ["a", "b"]},
         {"custom_labels": {"team": "b"}},
     ],
     ids=lambda fields: str(fields)[:50],
