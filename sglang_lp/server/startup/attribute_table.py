@@ -94,6 +94,7 @@ ATTRIBUTES = (
             *("trust_remote_code", "use_ray"),
         ),
     ),
+    Uses(ARGS + "ServerArgs", ("trust_request_chat_template",), since="0.5.21"),
     Uses(
         OPENAI + "protocol.ChatCompletionRequest",
         (
