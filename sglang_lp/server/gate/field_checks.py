@@ -33,9 +33,7 @@ def check_sampling(sampling: Mapping[str, Any], vocab_size: int) -> None:
     """
     _convert(sampling, _Sent, sampling.get)
     _check_meaning(sampling.get, vocab_size)
-    patterns, stop = sampling.get("stop_regex"), sampling.get("stop")
-    if patterns:
-        _check_patterns(patterns, stop)
+    steps_of(sampling.get("stop_regex"), sampling.get("stop"))
 
 
 def check_body(obj: Any, vocab_size: int, *, many: bool) -> None:
@@ -149,9 +147,7 @@ def check_received(req: Any, vocab_size: int | None) -> None:
     _convert(sampling, _Received, lambda name: getattr(sampling, name))
     size = vocab_size or 2**31
     _check_meaning(lambda name: getattr(sampling, name, None), size)
-    patterns = getattr(sampling, "stop_regex_strs", None)
-    if patterns:
-        _check_patterns(patterns, getattr(sampling, "stop_strs", None))
+    steps_of(getattr(sampling, "stop_regex_strs", None), getattr(sampling, "stop_strs", None))
     logprob = getattr(req, "logprob", None)
     if logprob is not None:
         if logprob.top_logprobs_num:
@@ -160,6 +156,22 @@ def check_received(req: Any, vocab_size: int | None) -> None:
             check_token_ids("token_ids_logprob", logprob.token_ids_logprob, size)
     check_positions(req, req.origin_input_ids)
     _check_overrides(req, many=False)
+
+
+def steps_of(patterns: Any, stop: Any) -> int:
+    """Return most steps of the matcher at one token.
+
+    Args:
+        patterns: ``stop_regex`` of a request, or ``None``.
+        stop: Its ``stop``, or ``None``.
+
+    Raises:
+        RequestError: A pattern is invalid, or takes too many steps.
+    """
+    if not patterns:
+        return 0
+    texts = [stop] if isinstance(stop, str) else stop or ()
+    return check_stop_regex(patterns, max(map(len, texts), default=0))
 
 
 def check_token_ids(name: str, ids: Iterable[int | None], vocab_size: int) -> None:
@@ -282,11 +294,6 @@ def _check_least(read: Any, vocab_size: int) -> None:
     raise RequestError(
         f"min_new_tokens: expected 0 {reason}, got {read('min_new_tokens')}; leave out one of them"
     )
-
-
-def _check_patterns(patterns: Any, stop: Any) -> None:
-    texts = [stop] if isinstance(stop, str) else stop or ()
-    check_stop_regex(patterns, max(map(len, texts), default=0))
 
 
 def _check_top(number: int, vocab_size: int) -> None:
