@@ -119,6 +119,27 @@ def check_positions(request: Any, ids: Any) -> None:
             )
 
 
+def check_embeddings(request: Any, process: Any) -> None:
+    """Refuse embeddings of another width than the model's, with which SGLang's scheduler ends.
+
+    Args:
+        request: A request that SGLang has tokenized.
+        process: SGLang's ``TokenizerManager`` or ``Scheduler``.
+
+    Raises:
+        RequestError: They have another width.
+    """
+    given = getattr(request, "positional_embed_overrides", None)
+    if given is None:
+        return
+    width, came = process.model_config.hidden_size, given.embeds.shape
+    if tuple(came[1:]) != (width,):
+        raise RequestError(
+            f"positional_embed_overrides: expected embeddings of {width} numbers, the width of the "
+            f"served model, got {came[-1]}"
+        )
+
+
 def lengths(obj: Any) -> dict[str, int]:
     """Return the lengths of the fields of a body that have a value for each of its texts.
 

@@ -164,7 +164,13 @@ ATTRIBUTES = (
         SRT + "managers.io_struct.TokenizedGenerateReqInput",
         (
             *("custom_logit_processor", "input_ids", "return_logprob", "return_sampling_mask"),
-            *("http_worker_ipc", "rid", "sampling_params", "time_stats"),
+            *(
+                "http_worker_ipc",
+                "positional_embed_overrides",
+                "rid",
+                "sampling_params",
+                "time_stats",
+            ),
             *("input_embeds", "logprob_start_len", "mm_inputs", "require_reasoning"),
             *("return_hidden_states", "session_id", "session_params", "stream"),
             "token_ids_logprob",
@@ -173,7 +179,7 @@ ATTRIBUTES = (
     ),
     Uses(
         SRT + "configs.model_config.ModelConfig",
-        (*("context_len", "hf_eos_token_id", "is_generation", "vocab_size"),),
+        (*("context_len", "hf_eos_token_id", "hidden_size", "is_generation", "vocab_size"),),
     ),
     Uses(
         PARAMS + "SamplingParams",
@@ -283,6 +289,7 @@ ATTRIBUTES = (
         ),
     ),
     Uses(SRT + "managers.tp_worker.TpModelWorker", ("model_runner",)),
+    Uses(SRT + "model_executor.model_runner.ModelRunner", ("model",)),
     Uses(SRT + "speculative.spec_info.SpeculativeAlgorithm", ("is_dflash", "is_ngram", "is_none")),
     Uses(SRT + "speculative.eagle_info.EagleVerifyInput", _DRAFTS),
     Uses(SRT + "speculative.ngram_info.NgramVerifyInput", _DRAFTS),
