@@ -289,7 +289,6 @@ ATTRIBUTES = (
         ),
     ),
     Uses(SRT + "managers.tp_worker.TpModelWorker", ("model_runner",)),
-    Uses(SRT + "model_executor.model_runner.ModelRunner", ("model",)),
     Uses(SRT + "speculative.spec_info.SpeculativeAlgorithm", ("is_dflash", "is_ngram", "is_none")),
     Uses(SRT + "speculative.eagle_info.EagleVerifyInput", _DRAFTS),
     Uses(SRT + "speculative.ngram_info.NgramVerifyInput", _DRAFTS),
