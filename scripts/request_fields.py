@@ -108,6 +108,8 @@ def _said(kind: Any) -> str:
 
 
 def _bounded(kind: type, meta: msgspec.Meta) -> str:
+    if get_origin(kind) is list:
+        return f"{_said(kind)}, {meta.max_length} at most"
     if meta.max_length is not None:
         return f"a text of at most {meta.max_length} characters"
     least, most = (_BOUNDS.get(one or 0, f"{one:g}") for one in (meta.ge, meta.le))

@@ -27,7 +27,7 @@ from sglang_lp.server.front.prompts import check_ids, check_prompts
 from sglang_lp.server.front.scoring import score_later
 from sglang_lp.server.front.whole_requests import check_not_empty, named_as_sent
 from sglang_lp.server.gate.coded import Coded
-from sglang_lp.server.gate.field_checks import check_positions
+from sglang_lp.server.gate.field_checks import check_embeddings, check_positions
 from sglang_lp.server.gate.intake import Intake, per_text, prompt_lengths, unfold_sent
 from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.gate.reserved_keys import MAKING, add_own
@@ -61,6 +61,7 @@ class Admission:
             with self._guard.counting(), named_as_sent():
                 ids = getattr(tokenized, "input_ids", None)
                 check_not_empty(tokenized)
+                check_embeddings(tokenized, manager)
                 check_ids(manager, obj, ids)
                 check_positions(tokenized, ids)
             if self._admit_tokenized(manager, tokenized, obj):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sglang_lp.errors import RequestError
 from sglang_lp.server.front import routes
 from sglang_lp.server.front.answer_errors import noting
+from sglang_lp.server.front.chat_templates import check_chat_template
 from sglang_lp.server.front.header import find_endpoint
 from sglang_lp.trust import Gate
 from sglang_lp.trust.audit import Asking, asking
@@ -81,6 +82,7 @@ class Bodies:
         """
         try:
             routes.check(scope, body)
+            check_chat_template(body, trusted=self._guard.server.trusts_templates)
         except RequestError as error:
             from fastapi import HTTPException
 

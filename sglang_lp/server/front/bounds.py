@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from sglang_lp.caches import packed
 from sglang_lp.errors import RequestError, shown
@@ -58,6 +58,16 @@ MAX_SCORED = 16
 
 #: Most lists and objects in the parameters of one HTTP request, at any depth: each is looked at.
 MAX_INNER = 32_768
+
+
+#: Most work of sampling parameters in one HTTP request, over all of its texts and copies, each of
+#: which SGLang reads anew: entries; characters that are tokenized, with some for each string; steps
+#: of the matcher at one token, with those of reading the patterns.
+MAX_SAMPLED = {
+    **dict.fromkeys(("logit_bias", "stop_token_ids", "token_ids_logprob"), (262_144, "entries")),
+    "stop": (1_048_576, "characters (and 32 for each)"),
+    "stop_regex": (2_097_152, "steps at each token"),
+}
 
 
 _CONTAINERS = (list, dict)
@@ -159,6 +169,24 @@ def check_characters(texts: Sequence[object], context: int) -> None:
             raise RequestError(
                 f"text: expected at most {most} characters, as the served model takes {context} "
                 f"tokens, got {len(text)}; shorten it"
+            )
+
+
+def check_sampled(work: Mapping[str, int]) -> None:
+    """Check the sampling parameters of one HTTP request, over all of its texts and copies.
+
+    Args:
+        work: The work of each parameter, by its name.
+
+    Raises:
+        RequestError: More than ``MAX_SAMPLED``.
+    """
+    for name, got in work.items():
+        most, unit = MAX_SAMPLED[name]
+        if got > most:
+            raise RequestError(
+                f"{name}: expected at most {most} {unit} in one HTTP request, got {got} over all "
+                "of its texts and copies (n); send several requests"
             )
 
 

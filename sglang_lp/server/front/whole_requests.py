@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -9,7 +10,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from sglang_lp.errors import RequestError, shown
 from sglang_lp.server.front.answer_errors import noting
-from sglang_lp.server.front.bounds import check_characters, check_texts
+from sglang_lp.server.front.bounds import (
+    check_characters,
+    check_sampled,
+    check_texts,
+)
 from sglang_lp.server.front.header import find_endpoint, name_asking
 from sglang_lp.server.front.placeholders import sending_placeholder
 from sglang_lp.server.gate.field_checks import (
@@ -17,6 +22,7 @@ from sglang_lp.server.gate.field_checks import (
     check_sampling,
     check_token_ids,
     lengths,
+    steps_of,
 )
 from sglang_lp.server.gate.request_fields import CLIENT_NAMES
 
@@ -25,6 +31,8 @@ if TYPE_CHECKING:
 
 #: Attribute of a body that was checked before SGLang sent the status of its stream.
 _CHECKED = "sglang_lp_checked"
+#: Characters whose tokenizing takes as long as a call of the tokenizer.
+_EACH_STOP = 32
 _EMPTY = "text: expected a token or more in each prompt, got none; write a text"
 
 
@@ -124,6 +132,7 @@ def _check_shape(obj: Any) -> int:
     Returns:
         The number of its texts; 0 for one text that is no list.
     """
+    _check_prompt(obj)
     samplings = obj.sampling_params
     texts = _texts(obj)
     if isinstance(samplings, list):
@@ -141,6 +150,21 @@ def _check_shape(obj: Any) -> int:
     if type(copies) is not int:
         raise RequestError(f"n: expected a whole number, got {shown(copies)}")
     return texts
+
+
+def _check_prompt(obj: Any) -> None:
+    """Refuse prompts of which SGLang reads a part that is not there, with HTTP 500."""
+    text, ids, embeds = obj.text, obj.input_ids, getattr(obj, "input_embeds", None)
+    if text is not None and isinstance(ids, list):
+        listed = isinstance(text, list)
+        fits = all(isinstance(one, list) is listed for one in ids)
+        if not fits or (listed and len(text) != len(ids)):
+            raise RequestError(
+                "input_ids: expected token ids for each text, or none next to text, got other "
+                "prompts; leave out one of them"
+            )
+    if text is None and ids is None and isinstance(embeds, list) and not (embeds and embeds[0]):
+        raise RequestError("input_embeds: expected an embedding or more, got none")
 
 
 def _texts(obj: Any) -> int:
@@ -174,6 +198,8 @@ def _check_fields(manager: Any, obj: Any, texts: int) -> None:
         check_sampling(samplings, vocab_size)
     copies = _copies(obj)
     check_body(obj, vocab_size, many=texts > 0 or copies > 1)
+    if find_endpoint() is not None:
+        _check_work(obj, texts, copies)
     _check_texts(manager, obj, texts)
     if texts or copies > 1:
         for name, length in lengths(obj).items():
@@ -198,11 +224,31 @@ def _check_media(obj: Any, texts: int) -> None:
             )
 
 
+def _check_work(obj: Any, texts: int, copies: int) -> None:
+    """Check the work of a body's sampling parameters over all of its texts and copies."""
+    samplings, given = obj.sampling_params, getattr(obj, "token_ids_logprob", None) or ()
+    if not isinstance(samplings, list):
+        samplings = [samplings] * max(texts, 1)
+    work: Counter[str] = Counter()
+    each = [one for one in given if isinstance(one, list)]
+    work["token_ids_logprob"] = sum(map(len, each)) if each else len(given) * len(samplings)
+    for one in filter(None, samplings):
+        for name in ("logit_bias", "stop_token_ids"):
+            work[name] += len(one.get(name) or ())
+        stop, patterns = (_listed(one.get(name)) for name in ("stop", "stop_regex"))
+        work["stop"] += sum(_EACH_STOP + len(text) for text in stop)
+        work["stop_regex"] += steps_of(patterns, stop) + sum(64 + 8 * len(one) for one in patterns)
+    check_sampled({name: copies * one for name, one in work.items()})
+
+
+def _listed(value: Any) -> Any:
+    """Return texts as a list."""
+    return [value] if isinstance(value, str) else value or ()
+
+
 def _check_texts(manager: Any, obj: Any, texts: int) -> None:
     """Check the prompts of a body, as far as they are not tokenized."""
-    text, ids, embeds = obj.text, obj.input_ids, obj.input_embeds
-    if isinstance(embeds, list) and (not embeds or embeds[0] == []):
-        raise RequestError("input_embeds: expected the embedding of a token or more, got none")
+    text, ids = obj.text, obj.input_ids
     if text is not None:
         given: list[Any] = text if texts else [text]
         for one in given:

@@ -33,9 +33,7 @@ def check_sampling(sampling: Mapping[str, Any], vocab_size: int) -> None:
     """
     _convert(sampling, _Sent, sampling.get)
     _check_meaning(sampling.get, vocab_size)
-    patterns, stop = sampling.get("stop_regex"), sampling.get("stop")
-    if patterns:
-        _check_patterns(patterns, stop)
+    steps_of(sampling.get("stop_regex"), sampling.get("stop"))
 
 
 def check_body(obj: Any, vocab_size: int, *, many: bool) -> None:
@@ -121,6 +119,27 @@ def check_positions(request: Any, ids: Any) -> None:
             )
 
 
+def check_embeddings(request: Any, process: Any) -> None:
+    """Refuse embeddings of another width than the model's, with which SGLang's scheduler ends.
+
+    Args:
+        request: A request that SGLang has tokenized.
+        process: SGLang's ``TokenizerManager`` or ``Scheduler``.
+
+    Raises:
+        RequestError: They have another width.
+    """
+    given = getattr(request, "positional_embed_overrides", None)
+    if given is None:
+        return
+    width, came = process.model_config.hidden_size, given.embeds.shape
+    if tuple(came[1:]) != (width,):
+        raise RequestError(
+            f"positional_embed_overrides: expected embeddings of {width} numbers, the width of the "
+            f"served model, got {came[-1]}"
+        )
+
+
 def lengths(obj: Any) -> dict[str, int]:
     """Return the lengths of the fields of a body that have a value for each of its texts.
 
@@ -149,9 +168,7 @@ def check_received(req: Any, vocab_size: int | None) -> None:
     _convert(sampling, _Received, lambda name: getattr(sampling, name))
     size = vocab_size or 2**31
     _check_meaning(lambda name: getattr(sampling, name, None), size)
-    patterns = getattr(sampling, "stop_regex_strs", None)
-    if patterns:
-        _check_patterns(patterns, getattr(sampling, "stop_strs", None))
+    steps_of(getattr(sampling, "stop_regex_strs", None), getattr(sampling, "stop_strs", None))
     logprob = getattr(req, "logprob", None)
     if logprob is not None:
         if logprob.top_logprobs_num:
@@ -160,6 +177,22 @@ def check_received(req: Any, vocab_size: int | None) -> None:
             check_token_ids("token_ids_logprob", logprob.token_ids_logprob, size)
     check_positions(req, req.origin_input_ids)
     _check_overrides(req, many=False)
+
+
+def steps_of(patterns: Any, stop: Any) -> int:
+    """Return most steps of the matcher at one token.
+
+    Args:
+        patterns: ``stop_regex`` of a request, or ``None``.
+        stop: Its ``stop``, or ``None``.
+
+    Raises:
+        RequestError: A pattern is invalid, or takes too many steps.
+    """
+    if not patterns:
+        return 0
+    texts = [stop] if isinstance(stop, str) else stop or ()
+    return check_stop_regex(patterns, max(map(len, texts), default=0))
 
 
 def check_token_ids(name: str, ids: Iterable[int | None], vocab_size: int) -> None:
@@ -282,11 +315,6 @@ def _check_least(read: Any, vocab_size: int) -> None:
     raise RequestError(
         f"min_new_tokens: expected 0 {reason}, got {read('min_new_tokens')}; leave out one of them"
     )
-
-
-def _check_patterns(patterns: Any, stop: Any) -> None:
-    texts = [stop] if isinstance(stop, str) else stop or ()
-    check_stop_regex(patterns, max(map(len, texts), default=0))
 
 
 def _check_top(number: int, vocab_size: int) -> None:

@@ -25,6 +25,8 @@ _EPSILON = 1e-6
 MAX_BIAS = 1e30
 #: Most characters of one stop string: SGLang decodes as many tokens at each step.
 MAX_STOP = 1_024
+#: Most stop strings and most patterns: SGLang's own limit, which it checks once they are parsed.
+MAX_STOPS = 32
 
 _INT32, _INT64 = 2**31 - 1, 2**63 - 1
 Natural = Annotated[int, Meta(ge=0, le=_INT32)]
@@ -33,6 +35,7 @@ Whole = Annotated[int, Meta(ge=-(2**63), le=_INT64)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Finite = Annotated[float, Meta(ge=-FLOAT_MAX, le=FLOAT_MAX)]
 Stop = Annotated[str, Meta(max_length=MAX_STOP)]
+Stops = Annotated[list[Stop], Meta(max_length=MAX_STOPS)]
 
 
 class Session(msgspec.Struct, forbid_unknown_fields=True):
@@ -93,7 +96,7 @@ SAMPLING = (
     FieldRow("stop_token_ids", list[Natural | None], Effect.BEFORE, vocabulary=True),
     FieldRow(" ".join(GRAMMARS), str, Effect.BEFORE),
     FieldRow("ebnf_full_assistant", bool, Effect.BEFORE),
-    FieldRow("stop stop_regex", Stop | list[Stop]),
+    FieldRow("stop stop_regex", Stop | Stops),
     FieldRow("max_new_tokens", Natural),
     FieldRow("n stream_interval beam_width", Positive),
     FieldRow("ignore_eos skip_special_tokens spaces_between_special_tokens no_stop_trim", bool),
@@ -110,7 +113,7 @@ BODY = (
     FieldRow("input_ids", Any, each=True, vocabulary=True),
     FieldRow("sampling_params", Any, each=True),
     FieldRow("return_logprob return_sampling_mask", bool, each=True),
-    FieldRow("sampling_logprobs_mode", Literal["selected", "full"], each=True),
+    FieldRow("sampling_logprobs_mode", Literal["selected", "support"], each=True),
     FieldRow("logprob_start_len", Annotated[int, Meta(ge=-1, le=_INT32)], each=True),
     FieldRow("top_logprobs_num", Natural, each=True, vocabulary=True),
     FieldRow("token_ids_logprob", list[Natural], each=True, vocabulary=True),

@@ -53,6 +53,7 @@ class Server:
         reasoning: Format of the served reasoning parser; ``None`` without a parser.
         tool_calls: Format of the served tool-call parser; ``None`` if it is not known.
         scores: Whether this process scores the choices of requests, which the HTTP process does.
+        trusts_templates: Whether a client may send a chat template of its own.
     """
 
     def __init__(self, catalogues: Catalogues, watermark: Scheme | None = None) -> None:
@@ -70,6 +71,7 @@ class Server:
         self.vocab_size: int | None = None
         self.eos_token_ids: Iterable[int] | None = None
         self.scores = False
+        self.trusts_templates = False
         self.reasoning: ReasoningFormat | None = None
         self.tool_calls: ToolCallFormat | None = None
         self._known: tuple[Any, ...] = ()
@@ -124,6 +126,7 @@ class Server:
         self.runs_processors = getattr(options, "enable_custom_logit_processor", True)
         self.preferred = _names_of_params(getattr(options, "preferred_sampling_params", None))
         self.speculation = Speculation.of(options)
+        self.trusts_templates = getattr(options, "trust_request_chat_template", False)
         self.longest = getattr(process, "max_req_input_len", None)
         self.vocab_size = process.model_config.vocab_size
         self.eos_token_ids = process.model_config.hf_eos_token_id

@@ -21,7 +21,12 @@ from sglang_lp.faults import OURS, as_fault
 from sglang_lp.links import Serving
 from sglang_lp.policy.thinking import BUDGET
 from sglang_lp.processor import LogitProcessor
-from sglang_lp.server.gate.field_checks import POSITIONS, check_pooling, check_received
+from sglang_lp.server.gate.field_checks import (
+    POSITIONS,
+    check_embeddings,
+    check_pooling,
+    check_received,
+)
 from sglang_lp.server.gate.guard import DECIDED
 from sglang_lp.server.gate.intake import Intake
 from sglang_lp.server.gate.metrics import labels_of, writing
@@ -88,6 +93,7 @@ class SchedulerGate:
         """
         try:
             check_pooling(recv_req)
+            _check_embeddings(scheduler, recv_req)
             original(scheduler, recv_req, **kwargs)
         except Exception as error:
             if not isinstance(error, RequestError):
@@ -205,6 +211,23 @@ def _contradicts(admitted: Admitted, intake: Intake, *, decides: bool) -> Contra
     # Rules that read the prompt may be at odds because of it: the operator did not write it.
     is_asked = intake.names_anything or any(one.in_row.reads_prompt for one in admitted.servings)
     return Contradicts.BOTH if is_asked else Contradicts.POLICY
+
+
+def _check_embeddings(scheduler: Any, recv_req: Any) -> None:
+    """Refuse embeddings in the place of tokens that the served model cannot take.
+
+    Raises:
+        RequestError: They have another width, or the model has no such method, which only its
+            class tells.
+    """
+    if getattr(recv_req, "positional_embed_overrides", None) is None:
+        return
+    check_embeddings(recv_req, scheduler)
+    if not hasattr(scheduler.tp_worker.model_runner.model, "get_input_embeddings"):
+        raise RequestError(
+            "positional_embed_overrides: expected none, as the served model takes no embeddings "
+            "in the place of tokens; leave them out"
+        )
 
 
 def neutralize(req: Any) -> None:

@@ -94,6 +94,7 @@ ATTRIBUTES = (
             *("trust_remote_code", "use_ray"),
         ),
     ),
+    Uses(ARGS + "ServerArgs", ("trust_request_chat_template",), since="0.5.21"),
     Uses(
         OPENAI + "protocol.ChatCompletionRequest",
         (
@@ -163,7 +164,13 @@ ATTRIBUTES = (
         SRT + "managers.io_struct.TokenizedGenerateReqInput",
         (
             *("custom_logit_processor", "input_ids", "return_logprob", "return_sampling_mask"),
-            *("http_worker_ipc", "rid", "sampling_params", "time_stats"),
+            *(
+                "http_worker_ipc",
+                "positional_embed_overrides",
+                "rid",
+                "sampling_params",
+                "time_stats",
+            ),
             *("input_embeds", "logprob_start_len", "mm_inputs", "require_reasoning"),
             *("return_hidden_states", "session_id", "session_params", "stream"),
             "token_ids_logprob",
@@ -172,7 +179,7 @@ ATTRIBUTES = (
     ),
     Uses(
         SRT + "configs.model_config.ModelConfig",
-        (*("context_len", "hf_eos_token_id", "is_generation", "vocab_size"),),
+        (*("context_len", "hf_eos_token_id", "hidden_size", "is_generation", "vocab_size"),),
     ),
     Uses(
         PARAMS + "SamplingParams",

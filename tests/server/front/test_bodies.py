@@ -107,6 +107,15 @@ def test_a_refusal_has_the_form_of_its_route_and_its_code(client):
         assert found["sglang_lp_code"] == "invalid_request", path
 
 
+# SGLang renders the template of /v1/responses in its event loop, without the check of a chat.
+def test_a_client_sends_no_chat_template(client):
+    body = {"chat_template_kwargs": {"chat_template": "{% for one in range(9) %}{% endfor %}"}}
+    for path in ("/v1/responses", "/v1/chat/completions", "/invocations", "/tokenize"):
+        refused = post(client, path, body)
+        assert refused.status_code == 400, path
+        assert "chat_template_kwargs: expected no chat_template" in refused.text, path
+
+
 def test_a_route_of_sglangs_that_the_table_lacks_refuses_by_name_and_no_others(client):
     assert "which this toolkit does not know" in post(client, "/new", NAMED).text
     assert post(client, "/new", {"text": "a"}).status_code == 200

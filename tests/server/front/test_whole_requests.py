@@ -75,6 +75,19 @@ REFUSED = [
     ({"text": ["a", "b"], "rid": ["a"]}, "rid"),
     ({"text": ["a", "b"], "return_logprob": [True]}, "return_logprob"),
     ({"custom_labels": {"a": "b"}}, "custom_labels"),
+    # IndexError and TypeError in `normalize_batch_and_arguments` and `_create_tokenized_object`.
+    ({"text": "a", "input_ids": [[1]]}, "input_ids"),
+    ({"text": ["a", "b"], "input_ids": [1, 2]}, "input_ids"),
+    ({"text": ["a", "b"], "input_ids": [[1]]}, "input_ids"),
+    ({"text": None, "input_embeds": []}, "input_embeds"),
+    ({"text": None, "input_embeds": [[]]}, "input_embeds"),
+    # Read by `_create_tokenized_object` and `SamplingBatchInfo` for each text and copy.
+    ({"sampling_params": {"n": 512, "stop_token_ids": [*range(100)] * 6}}, "stop_token_ids"),
+    ({"text": ["a"] * 2_048, "token_ids_logprob": [5] * 129}, "token_ids_logprob"),
+    ({"text": ["a"] * 2_048, "sampling_params": {"stop": ["a" * 1_024] * 32}}, "stop"),
+    ({"text": ["a"] * 2_048, "sampling_params": {"stop_regex": ["a"] * 32}}, "stop_regex"),
+    ({"sampling_params": {"n": 256, "stop_regex": r"a\d{1,64}b"}}, "stop_regex"),
+    ({"sampling_params": {"stop_regex": ["a"] * 33}}, "stop_regex"),
 ]
 
 
@@ -107,6 +120,10 @@ def test_a_body_is_refused_by_the_name_of_its_field(whole, guard, fields, field)
         {"text": "", "session_params": {"id": "a"}},
         {"text": ["a", "b"], "audio_data": [None, None], "video_data": None},
         {"audio_data": ["a", "b"]},
+        {"text": "a", "input_ids": [1]},
+        {"text": ["a", "b"], "input_ids": [[1], [2]]},
+        {"sampling_params": {"stop": ["</s>", "\n\nQuestion:"]}, "text": ["a"] * 2_048},
+        {"sampling_params": {"n": 16, "logit_bias": {"5": 1.0}, "stop_regex": r"\d{1,16}"}},
         {"custom_labels": {"team": "b"}},
     ],
     ids=lambda fields: str(fields)[:50],

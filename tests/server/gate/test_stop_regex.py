@@ -83,3 +83,20 @@ def test_the_work_of_all_patterns_and_of_the_stop_strings_counts():
     assert takes([r"a\d{1,64}b"])
     assert not takes([r"a\d{1,64}b"] * 4)
     assert not takes([r"a\d{1,64}b"], window=1_000)
+
+
+# SGLang's scheduler compiles the patterns of a request; CPython's `_optimize_charset` goes through
+# each character of a range.
+def test_sets_that_take_long_to_compile_are_refused():
+    whole = "[\0-\uffff]"
+    assert takes(["[\u4e00-\u9fff]{1,8}", "(?i)[a-z]{2,8}"])
+    assert not takes(["(?i)" + whole * 3])
+    assert not takes([whole + end for end in "ab"] + ["(" + "|".join("[ab]" * 64) + ")"])
+    began = time.process_time()
+    re.compile("(?i)" + whole + "x")
+    assert time.process_time() - began < 0.25
+
+
+# SGLang searches one token more than the longest match, and a token has several characters.
+def test_patterns_without_a_character_take_steps_as_well():
+    assert not takes([r"(?:|){13}\b\B"] * 3)

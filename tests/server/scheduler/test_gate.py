@@ -639,6 +639,31 @@ def test_a_request_that_sglang_can_receive_is_only_passed_on(guard):
     assert scheduler.queue == []
 
 
+# `ModelRunner._extend_forward_kwargs` calls the method, and writes the embeddings over those of the
+# prompt: one request to /v1/score ended the scheduler of a model without it.
+@pytest.mark.parametrize(
+    ("width", "model", "problem"),
+    [
+        (2, {"get_input_embeddings": None}, "expected embeddings of 64 numbers"),
+        (64, {}, "expected none, as the served model"),
+        (64, {"get_input_embeddings": None}, None),
+    ],
+)
+def test_embeddings_that_the_model_cannot_take_end_their_own_request(guard, width, model, problem):
+    from sglang.srt.managers.embed_types import PositionalEmbeds
+    from torch import zeros
+
+    scheduler, seen = Queue(), []
+    scheduler.model_config.hidden_size = 64
+    runner = SimpleNamespace(model=SimpleNamespace(**model))
+    scheduler.tp_worker = SimpleNamespace(model_runner=runner)
+    given = PositionalEmbeds(embeds=[zeros(width)], positions=[0])
+    receiving(guard, scheduler, lambda *_, **__: seen.append(1), positional_embed_overrides=given)
+
+    assert seen == ([] if problem else [1])
+    assert [problem in req.to_finish.message for req in scheduler.queue] == [True] * bool(problem)
+
+
 @pytest.mark.parametrize("error", [KeyError("replaced"), RequestError("top_k: expected 1")])
 def test_a_request_that_sglang_cannot_receive_ends_alone_and_counts_once(guard, error, caplog):
     def failing(*_given, **_more):
