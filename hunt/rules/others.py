@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 def same_alone(asked: Asked, _kind: Kind) -> Found:
     """A canary, asked next to a case, gets the same tokens as without the case."""
+    if any(sent.path == ABORT and sent.body.get("abort_all") for sent in asked.sent):
+        return  # it ends every request, as SECURITY.md says
     number, reply = asked.canary
     pairs = [answers_of(GENERATE, one) for one in (asked.alone, reply)]
     alone, beside = ([answer.token_ids for answer in answers] for answers in pairs)
