@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from array import array
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import copy_context
 from types import SimpleNamespace
 
@@ -25,7 +25,7 @@ from sglang_lp.policy.sections import Chosen
 from sglang_lp.processor import LogitProcessor
 from sglang_lp.server.front import admission, header, meta_info, scoring
 from sglang_lp.server.front.admission import Admission, supports_sampling_mask
-from sglang_lp.server.front.bounds import MAX_COPIED, MAX_ENTRIES
+from sglang_lp.server.front.bounds import MAX_COPIED, MAX_ENTRIES, MAX_SCORED
 from sglang_lp.server.gate.coded import Coded
 from sglang_lp.server.gate.guard import Guard
 from sglang_lp.server.gate.intake import Intake
@@ -513,6 +513,20 @@ def test_a_list_with_too_few_of_anything_is_refused(guard):
         "give one for each prompt"
     )
     assert guard.audit.counts == {("admission", "invalid_request"): 1}
+
+
+@pytest.mark.parametrize(("more", "is_refused"), [(0, False), (1, True)])
+def test_texts_whose_choices_are_scored_are_counted_over_the_whole_list(guard, more, is_refused):
+    picks = [
+        {"token_ids": [7, 8], "lengths": [1, 1], "pick": pick} for pick in ("likeliest", "sampled")
+    ]
+    half = MAX_SCORED // 2
+    samplings = with_params(*picks[:1] * half, *picks[1:] * (half + more))
+    request = listed([ChoiceLogitProcessor.to_str()] * len(samplings), samplings)
+
+    refusal = pytest.raises(RequestError, match=r"^pick: expected at most") if is_refused else None
+    with refusal or nullcontext():
+        list_check(guard)(manager(), request)
 
 
 def test_what_requests_of_a_list_share_is_checked_once(guard, monkeypatch):

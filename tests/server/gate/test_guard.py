@@ -195,12 +195,19 @@ def test_the_parameters_fit_the_served_tokenizer_and_vocabulary(guard):
     ],
 )
 @pytest.mark.parametrize("gate", Gate)
-def test_every_refusal_is_in_the_audit_trail_of_its_gate(guard, gate, payload, params, reason):
+def test_every_refusal_is_in_the_audit_trail_and_the_metrics_of_its_gate(
+    guard, gate, payload, params, *, reason, monkeypatch
+):
+    counts = []
+    metrics = SimpleNamespace(refuse=lambda *given: counts.append(given))
+    monkeypatch.setattr(guard_module, "writing", lambda: metrics)
     guard.gate, guard.server.vocab_size = gate, 6
-    with pytest.raises(RequestError):
+    with pytest.raises(RequestError) as refused:
         guard.admit(Intake(payload, params))
 
     assert guard.audit.counts == {(gate.value, reason): 1}
+    assert counts == [(gate.value, reason, guard.audit.processor_of(refused.value) or "")]
+    assert bool(counts[0][2]) == (reason == "invalid_parameter")
 
 
 def test_the_log_has_as_many_lines_as_the_policy_says(caplog):
