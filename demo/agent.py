@@ -75,7 +75,8 @@ def agent(directory: Path, model: Model) -> Scene:
         scene.row(QUESTION, f"thinking_budget={budget}, chat", cut(json.dumps(said[budget])))
     kept = [budget for budget in budgets if _calls(said[budget]) == [NUMBERS]]
     scene.proves(
-        f"the call comes back whole at {len(kept)} of {len(budgets)} budgets",
+        f"the call comes back whole at {len(kept)} of {len(budgets)} budgets, of which none ends "
+        "inside of its start",
         seen=kept == budgets,
     )
     ours = said[LARGE]

@@ -49,10 +49,12 @@ def refusals_name_their_field(asked: Asked, _kind: Kind) -> Found:
     """A refusal of the toolkit is HTTP 400, and names the field if one is extreme."""
     for sent, reply in zip(asked.sent, asked.replies, strict=True):
         text = str([*reply.events])
-        if ERROR_CODE not in text or _WITH_POLICY in text or not 400 <= reply.status < 500:
+        if ERROR_CODE not in text or not 400 <= reply.status < 500:
             continue
         if reply.status != 400:
             yield str(reply.status), f"{reply.status} on {sent.path}: {text[:300]}"
+        if _WITH_POLICY in text:
+            continue
         names = sent.oddities
         # Of its parameters, which are not odd.
         if {FIELD} == names and (PROCESSOR in text or PARAMS in text):

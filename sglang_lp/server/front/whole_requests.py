@@ -227,17 +227,18 @@ def _check_media(obj: Any, texts: int) -> None:
 def _check_work(obj: Any, texts: int, copies: int) -> None:
     """Check the work of a body's sampling parameters over all of its texts and copies."""
     samplings, given = obj.sampling_params, getattr(obj, "token_ids_logprob", None) or ()
-    if not isinstance(samplings, list):
-        samplings = [samplings] * max(texts, 1)
     work: Counter[str] = Counter()
     each = [one for one in given if isinstance(one, list)]
-    work["token_ids_logprob"] = sum(map(len, each)) if each else len(given) * len(samplings)
-    for one in filter(None, samplings):
+    work["token_ids_logprob"] = sum(map(len, each)) if each else len(given) * max(texts, 1)
+    listed = isinstance(samplings, list)
+    for one in filter(None, samplings if listed else [samplings]):
+        times = 1 if listed else max(texts, 1)
         for name in ("logit_bias", "stop_token_ids"):
-            work[name] += len(one.get(name) or ())
+            work[name] += times * len(one.get(name) or ())
         stop, patterns = (_listed(one.get(name)) for name in ("stop", "stop_regex"))
-        work["stop"] += sum(_EACH_STOP + len(text) for text in stop)
-        work["stop_regex"] += steps_of(patterns, stop) + sum(64 + 8 * len(one) for one in patterns)
+        steps = steps_of(patterns, stop) + sum(64 + 8 * len(one) for one in patterns)
+        work["stop"] += times * sum(_EACH_STOP + len(text) for text in stop)
+        work["stop_regex"] += times * steps
     check_sampled({name: copies * one for name, one in work.items()})
 
 

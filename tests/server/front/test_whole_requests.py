@@ -118,6 +118,8 @@ def test_a_body_is_refused_by_the_name_of_its_field(whole, guard, fields, field)
         {"text": ["a", "b"], "audio_data": [None, None], "video_data": None},
         {"audio_data": ["a", "b"]},
         {"text": "a", "input_ids": [1]},
+        # SGLang's own values, since 0.5.21.
+        {"sampling_logprobs_mode": "support"},
         {"text": ["a", "b"], "input_ids": [[1], [2]]},
         {"sampling_params": {"stop": ["</s>", "\n\nQuestion:"]}, "text": ["a"] * 2_048},
         {"sampling_params": {"n": 16, "logit_bias": {"5": 1.0}, "stop_regex": r"\d{1,16}"}},
