@@ -56,6 +56,19 @@ REFUSED = (
     (generate(input_ids=[[]]), "input_ids"),
     (generate(rid=["a"]), "rid"),
     (generate(return_logprob=True, top_logprobs_num=VOCAB + 1), "top_logprobs_num"),
+    (
+        generate(
+            input_ids=[5] * 600,
+            return_logprob=True,
+            logprob_start_len=0,
+            top_logprobs_num=VOCAB,
+            return_text_in_logprobs=True,
+        ),
+        "logprob_start_len",
+    ),
+    (generate({"n": 64}, return_logprob=True, top_logprobs_num=VOCAB), "top_logprobs_num"),
+    (generate(rid="HEALTH_CHECK_1"), "rid"),
+    (chat(rid="HEALTH_CHECK_1"), "rid"),
     (generate(session_params={"id": 5}), "session_params"),
     (generate(session_params={"id": "a", "replace": True}), "session_params"),
     (generate(token_indices_to_pool=[10**9]), "token_indices_to_pool"),
@@ -69,6 +82,14 @@ REFUSED = (
     (("/v1/score", {"query": [], "items": [[]], "label_token_ids": [1]}), "items"),
     (("/v1/score", {"query": [1], "items": [[2]] * 3_000, "label_token_ids": [1]}), "items"),
     (("/tokenize", {"model": "tiny", "prompt": "a" * 2_000_000}), "prompt"),
+    (
+        (
+            "/parse_function_call",
+            {"text": "\n" * 1_000, "tools": [], "tool_call_parser": "dots"},
+        ),
+        "text",
+    ),
+    (("/separate_reasoning", {"text": "a" * 70_000, "reasoning_parser": "muse"}), "text"),
     (("/detokenize", {"model": "tiny", "tokens": [-1]}), "tokens"),
     (
         (

@@ -20,7 +20,7 @@ from sglang_lp.errors import RefusalReason
 from sglang_lp.params import parsed
 from sglang_lp.policy.file import PolicyFile
 from sglang_lp.policy.sections import Ceiling, Chosen, Profile, Structured
-from sglang_lp.server.front import bounds, lists, scoring, tokenizer
+from sglang_lp.server.front import bounds, lists, refused_values, scoring, tokenizer
 from sglang_lp.server.gate import guard, request_fields, reserved_keys, stop_regex
 from sglang_lp.server.startup.launch import REFUSED
 from sglang_lp.text import encoding
@@ -107,6 +107,10 @@ BOUNDS = [
     [request_fields.MAX_STOP, stop_regex.MAX_STEPS, stop_regex.MAX_WIDTH],
     [bounds.MAX_SAMPLED["logit_bias"][0]],
     [bounds.MAX_SAMPLED[name][0] for name in ("stop", "stop_regex")],
+    [bounds.MAX_SAMPLED["json_schema"][0]],
+    [bounds.MAX_SAMPLED["top_logprobs_num"][0], bounds.MAX_PROMPT_LOGPROBS],
+    [request_fields.MAX_KEY],
+    [refused_values.MAX_CALLS, refused_values.MAX_THOUGHTS, refused_values.MAX_BLANKS],
     [bounds.MAX_CHOICES],
     [bounds.MAX_DIFFERENT],
     [bounds.MAX_STREAMED],

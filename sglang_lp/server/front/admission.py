@@ -16,18 +16,23 @@ from sglang_lp.server.front.bounds import (
     check_copies,
     check_entries,
     check_making,
+    check_prompt_logprobs,
     check_scored,
     check_streamed,
 )
 from sglang_lp.server.front.fields import take_max_thinking_tokens
-from sglang_lp.server.front.header import name_asking, record_ran
+from sglang_lp.server.front.header import count_logprobs, name_asking, record_ran
 from sglang_lp.server.front.meta_info import expect
 from sglang_lp.server.front.placeholders import sending_placeholder
 from sglang_lp.server.front.prompts import check_ids, check_prompts
 from sglang_lp.server.front.scoring import score_later
 from sglang_lp.server.front.whole_requests import check_not_empty, named_as_sent
 from sglang_lp.server.gate.coded import Coded
-from sglang_lp.server.gate.field_checks import check_embeddings, check_positions
+from sglang_lp.server.gate.field_checks import (
+    POSITIONS,
+    check_embeddings,
+    check_positions,
+)
 from sglang_lp.server.gate.intake import Intake, per_text, prompt_lengths, unfold_sent
 from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.gate.reserved_keys import MAKING, add_own
@@ -64,6 +69,7 @@ class Admission:
                 check_embeddings(tokenized, manager)
                 check_ids(manager, obj, ids)
                 check_positions(tokenized, ids)
+                check_prompt_logprobs(count_logprobs(_prompt_logprobs(tokenized, obj)))
             if self._admit_tokenized(manager, tokenized, obj):
                 expect(obj)
 
@@ -283,6 +289,23 @@ class Admission:
             raise HTTPException(HTTPStatus.INTERNAL_SERVER_ERROR, str(error)) from error
         record_ran(admitted.names if admitted is not None else ())
         return admitted
+
+
+def _prompt_logprobs(tokenized: Any, obj: Any) -> int:
+    """Return how many logprobs of its prompt a request asks for, over all of its copies (``n``).
+
+    One with its text counts as four.
+    """
+    start = getattr(tokenized, "logprob_start_len", -1)  # an embedding has none
+    if start < 0 or not tokenized.return_logprob:
+        return 0
+    each = 1 + tokenized.top_logprobs_num + len(tokenized.token_ids_logprob or ())
+    copies = getattr(tokenized.sampling_params, "n", None) or 1
+    texts = 4 if obj.return_text_in_logprobs else 1
+    prompt = tokenized.input_ids or tokenized.input_embeds or ()
+    asked = [getattr(tokenized, name, None) for name in POSITIONS]  # of a prompt that is scored
+    positions = next((len(one) for one in asked if one is not None), max(len(prompt) - start, 0))
+    return int(positions * each * copies * texts)
 
 
 def _has_params(sampling: Any) -> bool:

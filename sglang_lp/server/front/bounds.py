@@ -6,6 +6,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from sglang_lp.caches import packed
 from sglang_lp.errors import RequestError, shown
+from sglang_lp.server.gate.request_fields import GRAMMARS
 
 #: Most entries of list parameters, and characters of texts in them, in one HTTP request over all
 #: of its texts and copies: four lists of the greatest length. Every text and copy has its own
@@ -60,14 +61,21 @@ MAX_SCORED = 16
 MAX_INNER = 32_768
 
 
-#: Most work of sampling parameters in one HTTP request, over all of its texts and copies, each of
+#: Most work of SGLang's own fields in one HTTP request, over all of its texts and copies, each of
 #: which SGLang reads anew: entries; characters that are tokenized, with some for each string; steps
-#: of the matcher at one token, with those of reading the patterns.
+#: of the matcher at one token, with those of reading the patterns; logprobs that each step returns.
 MAX_SAMPLED = {
     **dict.fromkeys(("logit_bias", "stop_token_ids", "token_ids_logprob"), (262_144, "entries")),
     "stop": (1_048_576, "characters (and 32 for each)"),
     "stop_regex": (2_097_152, "steps at each token"),
+    **dict.fromkeys(GRAMMARS, (16_777_216, "characters")),
+    "top_logprobs_num": (65_536, "logprobs (with token_ids_logprob) at each step"),
 }
+
+#: Most logprobs of the prompts of one HTTP request, over all of its texts and copies: SGLang's
+#: scheduler, its detokenizer and its HTTP process each take some 0.3 us for one, in one go, and
+#: several times as long for one that is returned as a text as well.
+MAX_PROMPT_LOGPROBS = 2_097_152
 
 
 _CONTAINERS = (list, dict)
@@ -173,10 +181,10 @@ def check_characters(texts: Sequence[object], context: int) -> None:
 
 
 def check_sampled(work: Mapping[str, int]) -> None:
-    """Check the sampling parameters of one HTTP request, over all of its texts and copies.
+    """Check the work of SGLang's own fields in one HTTP request, over all of its texts and copies.
 
     Args:
-        work: The work of each parameter, by its name.
+        work: The work of each field, by its name.
 
     Raises:
         RequestError: More than ``MAX_SAMPLED``.
@@ -188,6 +196,23 @@ def check_sampled(work: Mapping[str, int]) -> None:
                 f"{name}: expected at most {most} {unit} in one HTTP request, got {got} over all "
                 "of its texts and copies (n); send several requests"
             )
+
+
+def check_prompt_logprobs(logprobs: int) -> None:
+    """Check how many logprobs of its prompts one HTTP request asks for.
+
+    Args:
+        logprobs: Their number over all of its texts and copies so far; one with its text is four.
+
+    Raises:
+        RequestError: More than ``MAX_PROMPT_LOGPROBS``.
+    """
+    if logprobs > MAX_PROMPT_LOGPROBS:
+        raise RequestError(
+            f"logprob_start_len: expected at most {MAX_PROMPT_LOGPROBS} logprobs of the prompts of "
+            f"one HTTP request (one with its text counts as four), got {logprobs} in its first "
+            "texts and their copies (n); send several requests, or ask for fewer at each position"
+        )
 
 
 def check_copies(tokens: int, copies: int) -> None:

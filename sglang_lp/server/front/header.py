@@ -5,7 +5,7 @@ A stream's header is sent before its first token, so it has only the names.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
 from typing import Any
 
@@ -28,7 +28,10 @@ _answering: ContextVar[list[dict[str, None] | None] | None] = ContextVar(
 _chances: ContextVar[list[float] | None] = ContextVar("sglang_lp_chances", default=None)
 
 #: The ASGI scope of the HTTP request that is being answered.
-_scope: ContextVar[Mapping[str, Any] | None] = ContextVar("sglang_lp_scope", default=None)
+_scope: ContextVar[dict[str, Any] | None] = ContextVar("sglang_lp_scope", default=None)
+
+#: Key of the scope with the number of logprobs of prompts.
+_LOGPROBS = "sglang_lp.logprobs"
 
 
 def name_asking(rid: Any) -> None:
@@ -44,6 +47,19 @@ def find_endpoint(raw_request: Any = None) -> str | None:
     """
     scope = getattr(raw_request, "scope", None) or _scope.get()
     return None if scope is None else getattr(scope.get("route"), "path", None)
+
+
+def count_logprobs(number: int) -> int:
+    """Return how many logprobs of prompts the HTTP request that is being answered asks for so far.
+
+    Args:
+        number: Those of one more of its texts.
+    """
+    scope = _scope.get()
+    if scope is None:
+        return 0  # a program with an Engine is the operator's own
+    scope[_LOGPROBS] = scope.get(_LOGPROBS, 0) + number
+    return int(scope[_LOGPROBS])
 
 
 def record_ran(names: Iterable[str]) -> None:

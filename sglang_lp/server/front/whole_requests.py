@@ -24,7 +24,8 @@ from sglang_lp.server.gate.field_checks import (
     lengths,
     steps_of,
 )
-from sglang_lp.server.gate.request_fields import CLIENT_NAMES
+from sglang_lp.server.gate.intake import per_text
+from sglang_lp.server.gate.request_fields import CLIENT_NAMES, GRAMMARS
 
 if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Guard
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 _CHECKED = "sglang_lp_checked"
 #: Characters whose tokenizing takes as long as a call of the tokenizer.
 _EACH_STOP = 32
+#: Routes on which SGLang makes a request of its own.
+_HEALTH = ("/health", "/health_generate")
+#: Steps of the matcher that take as long as reading a pattern.
+_READ = 512
 _EMPTY = "text: expected a token or more in each prompt, got none; write a text"
 
 
@@ -54,6 +59,7 @@ class WholeRequests:
             texts = _check_shape(obj)
             if find_endpoint() is not None:  # a program with an Engine is the operator's own
                 check_texts(texts, _copies(obj))
+                _check_rid(obj)
         except RequestError as error:
             self._refuse(obj, error)
         try:
@@ -152,6 +158,20 @@ def _check_shape(obj: Any) -> int:
     return texts
 
 
+def _check_rid(obj: Any) -> None:
+    """Refuse ids of SGLang's own health checks, which a busy scheduler drops without an answer."""
+    from sglang.srt.constants import HEALTH_CHECK_RID_PREFIX
+
+    if find_endpoint() in _HEALTH:
+        return
+    for rid in per_text(obj.rid):
+        if isinstance(rid, str) and rid.startswith(HEALTH_CHECK_RID_PREFIX):
+            raise RequestError(
+                f"rid: expected an id that does not begin with {HEALTH_CHECK_RID_PREFIX}, which "
+                "SGLang's health checks have; choose another"
+            )
+
+
 def _check_prompt(obj: Any) -> None:
     """Refuse prompts of which SGLang reads a part that is not there, with HTTP 500."""
     text, ids, embeds = obj.text, obj.input_ids, getattr(obj, "input_embeds", None)
@@ -190,13 +210,14 @@ def _copies(obj: Any) -> Any:
 def _check_fields(manager: Any, obj: Any, texts: int) -> None:
     """Check the fields of a body whose shape is known."""
     vocab_size = manager.model_config.vocab_size
-    samplings = obj.sampling_params
+    samplings, copies = obj.sampling_params, _copies(obj)
+    if find_endpoint() is not None:
+        _check_patterns(obj, texts, copies)
     if isinstance(samplings, list):
         for one in {id(one): one for one in samplings}.values():  # SGLang repeats one object
             check_sampling(one, vocab_size)
     elif samplings:
         check_sampling(samplings, vocab_size)
-    copies = _copies(obj)
     check_body(obj, vocab_size, many=texts > 0 or copies > 1)
     if find_endpoint() is not None:
         _check_work(obj, texts, copies)
@@ -224,27 +245,53 @@ def _check_media(obj: Any, texts: int) -> None:
             )
 
 
+def _check_patterns(obj: Any, texts: int, copies: int) -> None:
+    """Check how many patterns a body has before the first is read, or its type is known."""
+    reading = sum(
+        times * sum(_READ + 8 * len(one) for one in _listed(sampling.get("stop_regex")))
+        for sampling, times in _samplings(obj, texts)
+    )
+    check_sampled({"stop_regex": copies * reading})
+
+
 def _check_work(obj: Any, texts: int, copies: int) -> None:
-    """Check the work of a body's sampling parameters over all of its texts and copies."""
-    samplings, given = obj.sampling_params, getattr(obj, "token_ids_logprob", None) or ()
+    """Check the work of SGLang's own fields over all texts and copies of a body."""
+    given = getattr(obj, "token_ids_logprob", None) or ()
     work: Counter[str] = Counter()
     each = [one for one in given if isinstance(one, list)]
     work["token_ids_logprob"] = sum(map(len, each)) if each else len(given) * max(texts, 1)
-    listed = isinstance(samplings, list)
-    for one in filter(None, samplings if listed else [samplings]):
-        times = 1 if listed else max(texts, 1)
-        for name in ("logit_bias", "stop_token_ids"):
-            work[name] += times * len(one.get(name) or ())
-        stop, patterns = (_listed(one.get(name)) for name in ("stop", "stop_regex"))
-        steps = steps_of(patterns, stop) + sum(64 + 8 * len(one) for one in patterns)
+    for sampling, times in _samplings(obj, texts):
+        for name in ("logit_bias", "stop_token_ids", *GRAMMARS):
+            work[name] += times * len(sampling.get(name) or ())
+        stop, patterns = (_listed(sampling.get(name)) for name in ("stop", "stop_regex"))
+        steps = steps_of(patterns, stop) + sum(_READ + 8 * len(one) for one in patterns)
         work["stop"] += times * sum(_EACH_STOP + len(text) for text in stop)
         work["stop_regex"] += times * steps
+    shows = per_text(getattr(obj, "return_logprob", None))
+    if any(shows):
+        tops, count = per_text(obj.top_logprobs_num), max(texts, 1)
+        shown_tops = sum(
+            1 + (tops[index % len(tops)] or 0)
+            for index in range(count)
+            if shows[index % len(shows)]
+        )
+        limits = [one.get("max_new_tokens") for one, _ in _samplings(obj, texts)]
+        is_once = bool(limits) and all(limit in (0, 1) for limit in limits)
+        work["top_logprobs_num"] = (shown_tops + work["token_ids_logprob"]) // (4 if is_once else 1)
     check_sampled({name: copies * one for name, one in work.items()})
 
 
-def _listed(value: Any) -> Any:
-    """Return texts as a list."""
-    return [value] if isinstance(value, str) else value or ()
+def _samplings(obj: Any, texts: int) -> Iterator[tuple[dict[str, Any], int]]:
+    """Yield the sampling parameters of a body, and how many of its texts each are for."""
+    samplings = obj.sampling_params
+    for one in filter(None, samplings if isinstance(samplings, list) else [samplings]):
+        yield one, 1 if isinstance(samplings, list) else max(texts, 1)
+
+
+def _listed(value: Any) -> list[str]:
+    """Return the texts of a field that has one text or a list."""
+    given = value if isinstance(value, list) else [value]
+    return [one for one in given if isinstance(one, str)]
 
 
 def _check_texts(manager: Any, obj: Any, texts: int) -> None:

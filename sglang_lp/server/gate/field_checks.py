@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import compress
+from itertools import chain, compress
 from operator import is_not, itemgetter
 from typing import Any, get_args, get_origin
 
@@ -53,6 +53,7 @@ def check_body(obj: Any, vocab_size: int, *, many: bool) -> None:
     often = {name: fields[name] for name in _OFTEN if name in fields}
     _convert(often, _OftenList if many else _OftenSingle, often.get)
     _check_overrides(obj, many=many)
+    _check_tensors(obj)
     if not _are_equal(values := read(fields), defaults):
         rare = dict(compress(zip(names, values, strict=True), map(is_not, values, defaults)))
         _convert(rare, _List if many else _Single, rare.get)
@@ -336,6 +337,20 @@ def _check_overrides(obj: Any, *, many: bool) -> None:
             raise RequestError(
                 "positional_embed_overrides: expected nothing, because JSON cannot give it, got "
                 f"{shown(one)}; use embed_overrides"
+            )
+
+
+def _check_tensors(embedding: Any) -> None:
+    """Refuse overrides in a body for embeddings of which no endpoint of SGLang's made tensors."""
+    given = getattr(embedding, "embed_overrides", None)  # a body to generate has none
+    if given is None:
+        return
+    texts = given if isinstance(given, list) else [given]
+    for one in chain.from_iterable(text if isinstance(text, list) else [text] for text in texts):
+        if one is not None and not hasattr(one, "dim"):
+            raise RequestError(
+                "embed_overrides: expected nothing, because this route makes no tensors of it, got "
+                f"{shown(one)}; use /v1/embeddings"
             )
 
 

@@ -25,6 +25,8 @@ _EPSILON = 1e-6
 MAX_BIAS = 1e30
 #: Most characters of one stop string: SGLang decodes as many tokens at each step.
 MAX_STOP = 1_024
+#: Most characters of an id or a key, which SGLang sends along with each text and copy.
+MAX_KEY = 1_024
 #: Most stop strings and most patterns: SGLang's own limit, which it checks once they are parsed.
 MAX_STOPS = 32
 
@@ -34,6 +36,7 @@ Positive = Annotated[int, Meta(ge=1, le=_INT32)]
 Whole = Annotated[int, Meta(ge=-(2**63), le=_INT64)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Finite = Annotated[float, Meta(ge=-FLOAT_MAX, le=FLOAT_MAX)]
+Key = Annotated[str, Meta(max_length=MAX_KEY)]
 Stop = Annotated[str, Meta(max_length=MAX_STOP)]
 Stops = Annotated[list[Stop], Meta(max_length=MAX_STOPS)]
 
@@ -41,8 +44,8 @@ Stops = Annotated[list[Stop], Meta(max_length=MAX_STOPS)]
 class Session(msgspec.Struct, forbid_unknown_fields=True):
     """SGLang's ``session_params``."""
 
-    id: str | None = None
-    rid: str | None = None
+    id: Key | None = None
+    rid: Key | None = None
     offset: Whole | None = None
     replace: bool | None = None
     drop_previous_output: bool | None = None
@@ -108,7 +111,7 @@ SAMPLING = (
 
 #: Fields of a body that SGLang's endpoints and ``Engine`` make for the tokenizer's process.
 BODY = (
-    FieldRow("rid extra_key cache_salt lora_path lora_id", str, each=True),
+    FieldRow("rid extra_key cache_salt lora_path lora_id", Key, each=True),
     FieldRow("text", str, each=True),
     FieldRow("input_ids", Any, each=True, vocabulary=True),
     FieldRow("sampling_params", Any, each=True),
@@ -120,7 +123,7 @@ BODY = (
     FieldRow("return_hidden_states", bool | str, each=True),
     # Positions in the prompt, compared with it once it is tokenized.
     FieldRow("token_indices_to_pool multi_item_delimiter_indices", list[Natural], each=True),
-    FieldRow("bootstrap_host bootstrap_pair_key", str, each=True),
+    FieldRow("bootstrap_host bootstrap_pair_key", Key, each=True),
     FieldRow("bootstrap_port decode_tp_size", Natural, each=True),
     FieldRow("bootstrap_room", Annotated[int, Meta(ge=0, le=_INT64)], each=True),
     FieldRow("routed_dp_rank data_parallel_rank disagg_prefill_dp_rank", Whole),
@@ -128,9 +131,9 @@ BODY = (
     FieldRow("max_thinking_tokens priority dimensions", Whole),
     FieldRow("max_dynamic_patch min_dynamic_patch", Natural),
     FieldRow("image_max_dynamic_patch video_max_dynamic_patch", Natural),
-    FieldRow("session_id routing_key conversation_id", str),
+    FieldRow("session_id routing_key conversation_id", Key),
     FieldRow("session_params", Session),
-    FieldRow("custom_labels", dict[str, str]),
+    FieldRow("custom_labels", dict[str, Key]),
     FieldRow("external_trace_header", dict[str, Any]),
     FieldRow("received_time", Finite),
     FieldRow("stream log_metrics background require_reasoning no_logs use_audio_in_video", bool),
@@ -300,8 +303,8 @@ CLASSES = (
         _OPENAI + "EmbeddingRequest",
         BODY,
         ("/v1/embeddings",),
-        {"input": "text input_ids"},
-        "model encoding_format user embed_overrides",
+        {"input": "text input_ids", "embed_overrides": "positional_embed_overrides"},
+        "model encoding_format user",
     ),
     Owner(
         _OPENAI + "ClassifyRequest",

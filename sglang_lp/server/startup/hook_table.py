@@ -282,6 +282,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook(REQUEST + "__init__", "after", lambda shared: shared.aborts.know),
     Hook(SCHEDULER + "abort_request", "around", lambda shared: shared.aborts.abort),
     Hook(SCHEDULER + "handle_generate_request", "around", lambda shared: shared.gate.receive),
+    Hook(SCHEDULER + "handle_embedding_request", "around", lambda shared: shared.gate.receive),
     Hook(
         REQUEST + "__init__",
         "after",

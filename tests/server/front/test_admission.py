@@ -94,6 +94,60 @@ def test_positions_in_the_prompt_are_taken(guard):
     Admission(guard).admit(request, manager(), SimpleNamespace())
 
 
+LOGPROBS = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 0}
+
+
+def asking_for_logprobs(guard, monkeypatch, *texts, is_http=True):
+    """Admit the texts of one HTTP request."""
+    scope = {} if is_http else None
+    monkeypatch.setattr(header, "_scope", SimpleNamespace(get=lambda: scope))
+    for given in texts:
+        fields = {"input_ids": [1] * 1_024, "token_ids_logprob": None, **LOGPROBS, **given}
+        body = SimpleNamespace(return_text_in_logprobs=fields.pop("as_text", False))
+        request = tokenized(None, n=fields.pop("n", None))
+        vars(request).update(fields)
+        Admission(guard).admit(request, manager(), body)
+
+
+# 1,500 tokens with 1,024 logprobs each stopped SGLang's HTTP process for two seconds, and its
+# scheduler for more: `convert_logprob_style` and `add_input_logprob_return_values`.
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [{"top_logprobs_num": 2_048}],
+        [{"top_logprobs_num": 1_023}, {"top_logprobs_num": 1_024}],
+        [{"token_ids_logprob": [5] * 2_048}],
+        [{"top_logprobs_num": 31, "n": 65}],
+        [{"top_logprobs_num": 511, "as_text": True}, {}],
+        [{"top_logprobs_num": 4_096, "token_indices_to_pool": [1] * 512}],
+    ],
+)
+def test_one_http_request_gets_so_many_logprobs_of_its_prompts(guard, monkeypatch, texts):
+    with pytest.raises(RequestError, match="logprob_start_len: expected at most 2097152 logprobs"):
+        asking_for_logprobs(guard, monkeypatch, *texts)
+
+    asking_for_logprobs(guard, monkeypatch, *texts, is_http=False)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [{"top_logprobs_num": 2_047}],
+        [{"top_logprobs_num": 1_023}] * 2,
+        [{"top_logprobs_num": 63, "n": 32}],
+        [{"top_logprobs_num": 511, "as_text": True}],
+        [{"top_logprobs_num": 4_095, "logprob_start_len": 512}],
+        [{"top_logprobs_num": 4_095, "logprob_start_len": 2_000}],
+        [{"top_logprobs_num": 4_096, "logprob_start_len": -1}],
+        [{"top_logprobs_num": 4_096, "return_logprob": False}],
+        # /v1/score asks for all of a prompt, and gets the positions of its items.
+        [{"top_logprobs_num": 4_095, "multi_item_delimiter_indices": [1] * 512}],
+    ],
+)
+def test_a_trainer_gets_that_many_logprobs(guard, monkeypatch, texts):
+    asking_for_logprobs(guard, monkeypatch, *texts)
+
+
 def test_choices_that_are_to_be_scored_are_noted_on_the_body(guard):
     choices = {"token_ids": [7, 8], "lengths": [1, 1], "pick": "likeliest"}
     request = tokenized(ChoiceLogitProcessor.to_str(), choices)

@@ -85,6 +85,27 @@ REFUSED = [
     ({"text": ["a"] * 2_048, "sampling_params": {"stop_regex": ["a"] * 32}}, "stop_regex"),
     ({"sampling_params": {"n": 256, "stop_regex": r"a\d{1,64}b"}}, "stop_regex"),
     ({"sampling_params": {"stop_regex": ["a"] * 33}}, "stop_regex"),
+    # Sent to the scheduler for each copy.
+    ({"sampling_params": {"n": 512, "json_schema": " " * 32_769}}, "json_schema"),
+    ({"rid": "a" * 1_025}, "rid"),
+    ({"custom_labels": {"team": "a" * 1_025}}, "custom_labels"),
+    # Returned by each step: 256 rows with 1,024 of them took 0.3 s.
+    ({"text": ["a"] * 2_048, "return_logprob": True, "top_logprobs_num": 32}, "top_logprobs_num"),
+    (
+        {"text": ["a"] * 2_048, "return_logprob": [True, False] * 1_024, "top_logprobs_num": 64},
+        "top_logprobs_num",
+    ),
+    (
+        {
+            "return_logprob": True,
+            "token_ids_logprob": [5] * 256,
+            "sampling_params": {"n": 256},
+        },
+        "top_logprobs_num",
+    ),
+    # `is_health_check_generate_req`: a busy scheduler drops it, and its client waits for good.
+    ({"rid": "HEALTH_CHECK"}, "rid"),
+    ({"text": ["a", "b"], "rid": ["a", "HEALTH_CHECK_1"]}, "rid"),
 ]
 
 
@@ -124,12 +145,38 @@ def test_a_body_is_refused_by_the_name_of_its_field(whole, guard, fields, field)
         {"sampling_params": {"stop": ["</s>", "\n\nQuestion:"]}, "text": ["a"] * 2_048},
         {"sampling_params": {"n": 16, "logit_bias": {"5": 1.0}, "stop_regex": r"\d{1,16}"}},
         {"custom_labels": {"team": "b"}},
+        {"sampling_params": {"n": 512, "json_schema": " " * 32_768}},
+        {"rid": "a" * 1_024},
+        {"rid": "a HEALTH_CHECK"},
+        {"return_logprob": True, "top_logprobs_num": 31, "text": ["a"] * 2_048},
+        {"top_logprobs_num": 100, "text": ["a"] * 2_048},
+        {"return_logprob": [True, False] * 1_024, "top_logprobs_num": 63, "text": ["a"] * 2_048},
+        {
+            "sampling_params": {"max_new_tokens": 0},
+            "return_logprob": True,
+            "top_logprobs_num": 100,
+            "text": ["a"] * 2_048,
+        },
     ],
     ids=lambda fields: str(fields)[:50],
 )
 @pytest.mark.usefixtures("over_http")
 def test_what_sglang_answers_is_taken(whole, fields):
     whole.check(MANAGER, body(**fields))
+
+
+# 2,048 texts with 32 patterns each took a second to read.
+@pytest.mark.usefixtures("over_http")
+def test_patterns_are_counted_before_the_first_is_read(whole):
+    samplings = [{"stop_regex": [f"{at} {other}(" for other in range(32)]} for at in range(256)]
+    with pytest.raises(RequestError, match="stop_regex: expected at most 2097152 steps"):
+        whole.check(MANAGER, body(text=["a"] * 256, sampling_params=samplings))
+
+
+@pytest.mark.parametrize("route", ["/health", "/health_generate"])
+def test_sglangs_own_health_checks_have_their_ids(whole, over_http, route):
+    over_http(route)
+    whole.check(MANAGER, body(rid="HEALTH_CHECK_1"))
 
 
 def test_an_engine_may_have_more_texts_and_copies(whole):

@@ -143,6 +143,25 @@ def test_a_field_of_a_body_out_of_range_is_refused_by_its_name(fields, many):
     assert refused.value.param == next(iter(fields))
 
 
+# `PositionalEmbeds` reads `dim` of what JSON gives /encode and /classify: HTTP 500.
+@pytest.mark.parametrize("given", [5, [[1.0]], [[[1.0]], None], [5], [["a"]]], ids=str)
+def test_overrides_that_no_endpoint_has_made_tensors_of_are_refused(given):
+    from sglang.srt.managers.io_struct import EmbeddingReqInput
+
+    with pytest.raises(RequestError) as refused:
+        check_body(EmbeddingReqInput(input_ids=[5], embed_overrides=given), VOCAB, many=False)
+    assert refused.value.param == "embed_overrides"
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_overrides_of_an_endpoint_are_taken(many):
+    from sglang.srt.managers.io_struct import EmbeddingReqInput
+    from torch import zeros
+
+    given = [[zeros(4)], None] if many else [zeros(4)]
+    check_body(EmbeddingReqInput(input_ids=[5], embed_overrides=given), VOCAB, many=many)
+
+
 @pytest.mark.parametrize(
     ("fields", "many"),
     [
