@@ -690,6 +690,19 @@ def test_the_guard_is_asked_about_all_that_a_list_asks_for(guard, asked, streame
     ]
 
 
+@pytest.mark.parametrize("reasoning", [True, False, None])
+def test_the_guard_is_asked_whether_the_answers_of_a_list_begin_with_thoughts(
+    guard, asked, reasoning
+):
+    obj = listed([PAYLOAD], [{"custom_params": GOOD}])
+    obj.require_reasoning = reasoning
+    list_check(guard)(manager(), obj)
+    del obj.require_reasoning
+    list_check(guard)(manager(), obj)
+
+    assert [one.reasoning for one in asked] == [bool(reasoning), False]
+
+
 @pytest.mark.parametrize(
     ("payload", "params", "names"),
     [

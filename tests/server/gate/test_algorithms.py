@@ -97,6 +97,13 @@ def test_a_server_that_accepts_unlikely_drafts_takes_greedy_requests_only(thresh
         check(speculation, sampled=True)
 
 
+# `handle_removed_options` of SGLang: a newer one may have no thresholds.
+def test_a_server_without_thresholds_accepts_no_unlikely_drafts():
+    found = Speculation.of(SimpleNamespace(speculative_algorithm="EAGLE"))
+
+    assert (found.lossy, found.is_exact) == (None, True)
+
+
 def test_thresholds_mean_nothing_where_sglang_does_not_read_them():
     check(served("DSPARK", single=0.5, acc=0.5), sampled=True)
 

@@ -604,6 +604,17 @@ def test_a_catalogue_for_another_model_keeps_the_server_from_starting(tmp_path):
         guard.learn(Gate.SCHEDULER, SimpleNamespace(server_args=options, model_config=model))
 
 
+def test_a_catalogue_with_an_end_token_inside_of_an_item_keeps_the_server_from_starting(tmp_path):
+    save(build(np.array([[1, 9]], np.int32)), tmp_path / "items.cat")
+    (tmp_path / "policy.toml").write_text('[catalogues.items]\nfile = "items.cat"\n')
+    guard = Guard(Policy.from_toml(tmp_path / "policy.toml"))
+    options = SimpleNamespace(speculative_algorithm=None)
+    model = SimpleNamespace(vocab_size=10, hf_eos_token_id={1})
+
+    with pytest.raises(PolicyError, match=r"policy.toml: catalogues.items: .*got 1 inside of"):
+        guard.learn(Gate.SCHEDULER, SimpleNamespace(server_args=options, model_config=model))
+
+
 @pytest.mark.parametrize(("vocab_size", "works"), [(99, False), (100, True)])
 def test_a_watermark_key_that_marks_nothing_keeps_the_server_from_starting(
     tmp_path, vocab_size, works
@@ -632,11 +643,12 @@ def test_ranks_that_have_to_agree_keep_the_version_of_a_catalogue(
     save(build(np.array([[1, 2]], np.int32)), tmp_path / "items.cat")
     (tmp_path / "policy.toml").write_text('[catalogues.items]\nfile = "items.cat"\n')
     guard, followed = Guard(Policy.from_toml(tmp_path / "policy.toml")), []
-    monkeypatch.setattr(guard_module, "watch", lambda catalogues, *_: followed.append(catalogues))
+    monkeypatch.setattr(guard_module, "watch", lambda *given: followed.append(given))
     for _ in range(2):  # one thread, however often a process is read
         guard.learn(Gate.SCHEDULER, process(None, **ranks))
 
-    assert followed == [guard.server.catalogues] * follows
+    given = (guard.server.catalogues, guard._renewed, "scheduler")
+    assert followed == [given] * follows
 
 
 @pytest.mark.parametrize("writes_metrics", [True, False])

@@ -32,6 +32,7 @@ from sglang_lp.server.gate.intake import Intake
 from sglang_lp.server.gate.reserved_keys import MAKING, REFUSAL, THOUGHT, add_own
 from sglang_lp.server.scheduler import endings, gate
 from sglang_lp.server.scheduler.beams.beam_host import BeamHost
+from sglang_lp.server.scheduler.closing_request import ending_of
 from sglang_lp.server.scheduler.gate import (
     InertProcessor,
     NoLoads,
@@ -89,6 +90,13 @@ class Unneeded(LogitProcessor):
     @property
     def needs(self):
         raise MemoryError("its own mistake")
+
+
+class Unready(LogitProcessor):
+    """One that fails as its request begins."""
+
+    def start(self, request):
+        raise KeyError("its own mistake")
 
 
 @pytest.fixture
@@ -538,7 +546,7 @@ def failed(monkeypatch):
 
 # Construction 52.
 @pytest.mark.parametrize(
-    "processor", [Unfinished, Unparsable, Unfitting, Unserved, Leaves, Unneeded]
+    "processor", [Unfinished, Unparsable, Unfitting, Unserved, Leaves, Unneeded, Unready]
 )
 def test_an_allowed_class_that_fails_early_ends_its_own_request_is_logged_and_is_counted(
     allowing, caplog, failed, processor
@@ -719,6 +727,39 @@ def test_a_request_with_a_field_out_of_range_asks_for_nothing_and_is_named_in_th
     assert req.positional_embed_overrides is None
     assert req.token_indices_to_pool is None
     assert not hasattr(req, "multi_item_delimiter_indices")
+
+
+# A request may come by another front end, or with fields that its own did not check.
+@pytest.mark.parametrize(("vocab_size", "ends"), [(7, True), (8, False), (None, False)])
+def test_a_token_of_another_vocabulary_ends_its_request(guard, vocab_size, ends):
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    sampling = SamplingParams(max_new_tokens=50, stop_token_ids=[7])
+    sampling.custom_params = None
+    req = Req(sampling_params=sampling, vocab_size=vocab_size)
+    req.logprob = SimpleNamespace(top_logprobs_num=0, token_ids_logprob=None)
+    req.positional_embed_overrides = None
+    admit(guard, req)
+
+    assert (req.ended is not None) is ends
+    if ends:
+        assert req.ended.message.startswith("stop_token_ids: expected token ids of the served")
+
+
+WHOLE = {"whole_answer": True}
+
+
+def test_an_answer_that_has_to_be_complete_is_asked_for(guard):
+    guard.server.grammar_backend = "xgrammar"
+    plain = Req(None, None, sampling={"json_schema": "{}"})
+    asking = Req(None, WHOLE, sampling={"json_schema": "{}"})
+    banning = Req(PAYLOAD, {"token_ids": [7], **WHOLE}, sampling={"regex": "a"}, vocab_size=9)
+    for req in (plain, asking, banning):
+        admit(guard, req)
+
+    assert ending_of(plain) is None
+    assert (ending_of(asking).is_asked, ending_of(asking).banned) == (True, frozenset())
+    assert ending_of(banning).banned == {7}
 
 
 def test_from_str_stands_for_what_is_allowed_and_nothing_else(guard):
