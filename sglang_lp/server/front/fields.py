@@ -159,11 +159,13 @@ def _no_beams(source: Any, name: str) -> Any:
     return MISSING
 
 
-def _always(_guard: Guard) -> bool:
+def always(_guard: Guard) -> bool:
+    """Serve on every server."""
     return True
 
 
-def _reads_effort(guard: Guard) -> bool:
+def reads_effort(guard: Guard) -> bool:
+    """Tell whether the operator's rules read how much a request asks to think."""
     return guard.rules.reads_effort
 
 
@@ -201,7 +203,7 @@ _BUDGETS = *_OPENAI, At.OLLAMA
 _NAMED = At.RESPONSE, At.OLLAMA
 
 FIELDS = (
-    Field(f"metadata.{wire.ENTRY}", (*_BODIES, At.RESPONSE_FORM), ROUTED, _get, _always),
+    Field(f"metadata.{wire.ENTRY}", (*_BODIES, At.RESPONSE_FORM), ROUTED, _get, always),
     Field(XARGS, _BODIES, XARGS, _parameters, _adapts_vllm),
     # The budget's names in clients of Qwen and SGLang, vLLM and Dynamo, llama.cpp, OpenRouter,
     # Anthropic.
@@ -226,14 +228,14 @@ FIELDS = (
     _engine_field("tool_choice", to_no_calls, (At.CHAT, At.RESPONSE)),
     _engine_field("parallel_tool_calls", to_one_call, (At.CHAT, At.RESPONSE)),
     # SGLang's forms of these have no such fields.
-    Field(PROCESSOR, _NAMED, PROCESSOR, _parameters, _always),
-    Field(PARAMS, _NAMED, PARAMS, _parameters, _always),
-    Field("beam_width", _OPENAI, "beam_width", _no_beams, _always),
-    Field("reasoning_effort", (At.CHAT_FORM, At.COMPLETION), EFFORT, _level, _reads_effort),
-    Field("think", (At.OLLAMA,), EFFORT, _level, _reads_effort),
-    Field("reasoning.effort", (At.RESPONSE_FORM,), EFFORT, _level, _reads_effort),
+    Field(PROCESSOR, _NAMED, PROCESSOR, _parameters, always),
+    Field(PARAMS, _NAMED, PARAMS, _parameters, always),
+    Field("beam_width", _OPENAI, "beam_width", _no_beams, always),
+    Field("reasoning_effort", (At.CHAT_FORM, At.COMPLETION), EFFORT, _level, reads_effort),
+    Field("think", (At.OLLAMA,), EFFORT, _level, reads_effort),
+    Field("reasoning.effort", (At.RESPONSE_FORM,), EFFORT, _level, reads_effort),
     # SGLang's form of a chat has "max" for "xhigh".
-    Field("output_config.effort", (At.MESSAGE_FORM,), EFFORT, _level, _reads_effort),
+    Field("output_config.effort", (At.MESSAGE_FORM,), EFFORT, _level, reads_effort),
 )
 
 

@@ -26,7 +26,7 @@ from sglang_lp.server.front import (
     span_attributes,
     whole_requests,
 )
-from sglang_lp.server.front.fields import At, is_read
+from sglang_lp.server.front.fields import At, always, is_read, reads_effort
 from sglang_lp.server.gate import reserved_keys
 from sglang_lp.server.scheduler import (
     aborts,
@@ -106,14 +106,6 @@ class Shared:
         self.closings = closing.Closings(guard, arrivals)
 
 
-def _always(_guard: Guard) -> bool:
-    return True
-
-
-def _reads_effort(guard: Guard) -> bool:
-    return guard.rules.reads_effort
-
-
 class Hook(NamedTuple):
     """A function of SGLang, and our function that hooks it.
 
@@ -134,7 +126,7 @@ class Hook(NamedTuple):
     make: Callable[[Shared], Any]
     since: str = OLDEST
     until: str | None = None
-    serves: Callable[[Guard], bool] = _always
+    serves: Callable[[Guard], bool] = always
 
 
 _CHAT = OPENAI + "serving_chat.OpenAIServingChat._convert_to_internal_request"
@@ -226,7 +218,7 @@ HOOKS: tuple[Hook, ...] = (
         MANAGER + "generate_request",
         "before",
         lambda _: fields.take_max_thinking_tokens,
-        serves=_reads_effort,
+        serves=reads_effort,
     ),
     Hook(MANAGER + "generate_request", "before", lambda shared: shared.whole.check),
     Hook(_TOKENIZE + "Tokenize" + _ANSWER, "before", lambda shared: shared.whole.check_tokenize),
