@@ -56,6 +56,11 @@ class Wish(NamedTuple):
         return self.sampling.get("temperature") == 0
 
     @property
+    def has_penalty(self) -> bool:
+        """Whether SGLang counts tokens, of which it sees the newest a step late or in time."""
+        return any("penalty" in name for name in self.sampling)
+
+    @property
     def searches_beams(self) -> bool:
         """Whether the answers are those of a beam search."""
         return "beam_width" in self.sampling

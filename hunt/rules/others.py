@@ -41,13 +41,13 @@ def nobody_ends_another(asked: Asked, _kind: Kind) -> Found:
 
 
 def copies_are_equal(asked: Asked, _kind: Kind) -> Found:
-    """Greedy copies of one request get the same tokens."""
+    """Greedy copies of one request get the same tokens, unless SGLang penalizes tokens in them."""
     for sent, reply in zip(asked.sent, asked.replies, strict=True):
         answers = answers_of(sent.path, reply) if not sent.odd else []
         wishes = [wish_of(sent, place) for place in range(len(answers))]
         by_wish: dict[str, list[Answer]] = {}
         for wish, answer in zip(wishes, answers, strict=True):
-            if wish.searches_beams:
+            if wish.searches_beams or wish.has_penalty:
                 continue
             if wish.is_greedy and answer.finish in {"stop", "length"}:
                 by_wish.setdefault(str(wish), []).append(answer)

@@ -397,6 +397,8 @@ RIGHT = [
     (case(asks(), {"error": {"message": "no"}}, status=400), PLAIN),
     (case(asks("DRYLogitProcessor", {}), reported(), headers=HEADER), PLAIN),
     (case(asks(n=2), [generated("a"), generated("a")]), PLAIN),
+    # `prepare_for_decode` counts the newest token that the schedule has let it see.
+    (case(asks(n=2, presence_penalty=-1), [generated("a"), generated("b")]), PLAIN),
     (
         case({}, {"response": {"error": {"code": "server_error", **CAUSED}}}, path=RESPONSES),
         PLAIN,
