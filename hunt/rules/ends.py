@@ -23,7 +23,11 @@ _OF_GRAMMAR = "Grammar accept_token failed"
 #: itself.
 _WITH_POLICY = "contradicts what this server's operator decided"
 #: Names that SGLang takes for others.
-_TAKEN_FOR = {"data_parallel_rank": "routed_dp_rank", "max_completion_tokens": "max_tokens"}
+_TAKEN_FOR = {
+    "data_parallel_rank": "routed_dp_rank",
+    "max_completion_tokens": "max_tokens",
+    "max_thinking_tokens": "thinking_budget",
+}
 #: The operator's own rules contradict each other, for which the operator is paged: a forced
 #: beginning, for example, and a default budget that the thoughts of the prompt have spent.
 _OF_POLICY = "no token is left by the processors of this server's operator"
