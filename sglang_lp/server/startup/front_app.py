@@ -29,7 +29,10 @@ def extend(app: Any, guard: Guard) -> None:
         refuse(f"SGLang's app parses no body with {OF_APP}, so none would be checked")
     Bodies(guard).watch(request)
     if not report_briefly(app):
-        refuse("FastAPI validates no body with _type_adapter, so errors of a body have no bound")
+        refuse(
+            "FastAPI validates no body with _type_adapter, or pydantic-core takes no "
+            "_use_prebuilt (before 2.41), so errors of a body have no bound"
+        )
     add_middleware(app, guard.fingerprint)
     add_list(app, guard, lambda: installed_guard() is not None)
     add_tokenizer(app, guard)
