@@ -46,7 +46,7 @@ OTHERS = (
     *(torch.Tensor, torch.cpu, torch.Event, set, ContextVar),
     *(prometheus_client.Counter, prometheus_client.Histogram),
     *(requests.Response, web.UrlDispatcher, Starlette(), sys.stdout, sys.float_info),
-    *(CodeType, dis.Instruction, HookRegistry, CustomLogitProcessor, TypeAdapter),
+    *(CodeType, dis.Instruction, HookRegistry, CustomLogitProcessor, TypeAdapter(int)),
     *(FastAPI().router, APIRoute, ThreadPoolExecutor, CompiledGrammar, ValidationError),
 )
 
