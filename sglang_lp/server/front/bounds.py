@@ -72,9 +72,9 @@ MAX_SAMPLED = {
     "top_logprobs_num": (65_536, "logprobs (with token_ids_logprob) at each step"),
 }
 
-#: Most logprobs of the prompts of one HTTP request, over all of its texts and copies: SGLang's
-#: scheduler, its detokenizer and its HTTP process each take some 0.3 us for one, in one go, and
-#: several times as long for one that is returned as a text as well.
+#: Most logprobs of the prompts of one HTTP request, over all of its texts and copies: SGLang's HTTP
+#: process takes some 0.3 us for one and its scheduler 0.5 us, in one go, and several times as long
+#: for one that is returned as a text as well.
 MAX_PROMPT_LOGPROBS = 2_097_152
 
 
