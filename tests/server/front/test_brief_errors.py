@@ -139,7 +139,7 @@ def names_of_fields(name):
 
 
 def validated(adapter, body):
-    """Return what an adapter makes of a body, but for the time of it, or the kind of its error."""
+    """Return the body that an adapter makes, without its time, or the class of its error."""
     try:
         made = adapter.validate_python(body, from_attributes=True).model_dump()
     except Exception as error:  # noqa: BLE001 - SGLang's own validators raise any
