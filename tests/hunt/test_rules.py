@@ -355,6 +355,7 @@ RIGHT = [
     (case(asks(regex="a", min_new_tokens=2), {"error": {"message": "no"}}, status=400), PLAIN),
     (case(asks(regex="a", min_new_tokens=0), generated()), PLAIN),
     (refused(400, "routed_dp_rank: expected a number", odd={"data_parallel_rank"}), PLAIN),
+    (case(asks(max_new_tokens=None, ignore_eos=True), status=0), PLAIN),
     (refused(400, "thinking_budget: expected 10", odd={"max_thinking_tokens"}), PLAIN),
     (case(asks(None, WHOLE, json_schema="{}"), generated('{"a": 1}<|im_end|>')), PLAIN),
     (case(asks(None, {}, regex="a+"), generated("b", finish=CUT)), PLAIN),
