@@ -92,6 +92,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "closing.made": ("ReasonerGrammarObject",),
     "closing.thinking": ("ReasonerGrammarObject",),
     "closing.xgrammar": ("XGrammarGrammarBackend",),
+    "decoded_apart.recv_obj": ("BatchTokenIDOutput",),
     "disaggregated.manager": ("CommonKVManager",),
     "disaggregated.reason": ("FINISH_ABORT",),
     "disaggregated.server": ("CommonKVBootstrapServer",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import version
 
 import pytest
 
@@ -40,3 +41,26 @@ def test_each_worker_brings_the_report_of_an_answer(server):
         reply = server.post("/v1/completions", asked)
         (choice,) = reply.body["choices"]
         assert choice["meta_info"]["sglang_lp"]["forced_at"] == [[0, 2]], reply.body
+
+
+# Two requests with one id ended the detokenizer, or got pieces of each other's text.
+@pytest.mark.skipif(
+    version("sglang") in {"0.5.20", "0.5.21"},
+    reason="this SGLang loads no plugins in its detokenizer",
+)
+def test_requests_of_two_workers_with_one_id_have_texts_of_their_own(server):
+    def asked(token_id, rid):
+        params = {"token_ids": [token_id] * 40}
+        return {**body([5], ForcedSequenceLogitProcessor, params, max_new_tokens=40), "rid": rid}
+
+    expected = {one: server.at_once([asked(one, f"alone {one}")])[0].body["text"] for one in (7, 8)}
+    both = 0
+    for attempt in range(8):
+        answers = server.at_once([asked(7 + at % 2, f"shared {attempt}") for at in range(8)])
+        taken = [at for at, answer in enumerate(answers) if answer.status == 200]
+        both += len(taken) > 1
+        for at in taken:
+            assert answers[at].body["text"] == expected[7 + at % 2]
+
+    assert both  # each worker takes one request with the id
+    assert server.post("/generate", asked(7, "after")).status == 200

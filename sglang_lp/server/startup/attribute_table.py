@@ -157,6 +157,10 @@ ATTRIBUTES = (
     Uses(SRT + "disaggregation.encoder.receiver.MMReceiverBase", ("waiting_list",)),
     Uses(SRT + "disaggregation.encoder.receiver.WaitingMMRequestBase", ("rid",)),
     Uses(
+        SRT + "managers.io_struct.BatchTokenIDOutput",
+        ("http_worker_ipcs", "rids"),
+    ),
+    Uses(
         SRT + "managers.io_struct.BatchStrOutput",
         ("finished_reasons",),
     ),

@@ -16,6 +16,7 @@ from sglang_lp.server.front import (
     admission,
     answer_errors,
     bodies,
+    decoded_apart,
     families,
     fields,
     lists,
@@ -269,6 +270,12 @@ HOOKS: tuple[Hook, ...] = (
         "after",
         lambda _: span_attributes.add_report,
         since="0.5.23",  # older versions trace without it
+    ),
+    Hook(
+        SRT + "managers.detokenizer_manager.DetokenizerManager._decode_batch_token_id_output",
+        "around",
+        lambda _: decoded_apart.decode_apart,
+        since="0.5.22",  # older versions load no plugins in this process
     ),
     # The scheduler: a request's way from its gate to its end.
     Hook(REQUEST + "__init__", "after", lambda shared: shared.aborts.know),
