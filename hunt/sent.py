@@ -15,6 +15,8 @@ GENERATE, COMPLETIONS, CHAT = "/generate", "/v1/completions", "/v1/chat/completi
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
 
 Body = dict[str, Any]
+#: No limit of an answer.
+_ENDLESS = re.compile(r'"(max_\w*tokens|num_predict)": (null|-)')
 #: A number that was marked, and a key.
 _NUMBER = re.compile(r'"\\u0000(NaN|-?1e400)"')
 _KEY = re.compile(r'"(\w)(\w*)":')
@@ -44,6 +46,11 @@ class Sent:
     def is_stream(self) -> bool:
         """Whether the answer comes as events."""
         return self.body.get("stream") is True
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether the answer may fill the context, for which neither its client nor others wait."""
+        return _ENDLESS.search(json.dumps(_marked(self.body))) is not None
 
     @property
     def oddities(self) -> frozenset[str]:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 #: SGLang's own error where ``ignore_eos`` outlasts a grammar.
 _OF_GRAMMAR = "Grammar accept_token failed"
-#: Without a limit an answer fills the context, for which its client may not wait.
-_ENDLESS = re.compile(r'"(max_\w*tokens|num_predict)": (null|-)')
 #: An answer to which the operator's rules and the request leave no token: no field is wrong by
 #: itself.
 _WITH_POLICY = "contradicts what this server's operator decided"
@@ -45,7 +43,7 @@ def no_server_error(asked: Asked, _kind: Kind) -> Found:
         for status, text in reply.errors():
             if _OF_GRAMMAR in text or _OF_POLICY in text:
                 continue
-            if not status and _ENDLESS.search(sent.text):
+            if not status and sent.is_endless:
                 continue
             if not 400 <= status < 500:
                 # SGLang's events of responses say so of whatever it was.

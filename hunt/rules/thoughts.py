@@ -95,7 +95,7 @@ def _content(told: Told, kind: Kind) -> str | None:
     """Return the text that a reader takes for the answer; ``None`` if it cannot be told."""
     texts = told.answer.texts
     if told.sent.path != GENERATE and kind.parser:
-        return texts.get("content", "")
+        return "".join(said for name, said in texts.items() if name.startswith(("content", "text")))
     text = texts.get("text", texts.get("content"))
     if text is None or told.sent.path != GENERATE:
         return None

@@ -106,10 +106,15 @@ def chat(**message):
     return {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
 
 
+def messaged(*kinds):
+    return {"content": [{"type": kind, kind: "A"} for kind in kinds], "stop_reason": "end_turn"}
+
+
 def completed(*ids):
     return {"choices": [{"index": 0, "text": "a", "token_ids": [*ids], "finish_reason": "stop"}]}
 
 
+GUARANTEED = {"max_tokens": 9, **named_in_chat({"min_answer_tokens": 1})}
 HEADER = {"x-sglang-lp": "DRYLogitProcessor"}
 #: Rule -> cases that contradict it, with the kind of server.
 WRONG = {
@@ -266,9 +271,10 @@ WRONG = {
     "answer_is_guaranteed": [
         (case(thinks(20, min_answer_tokens=1), generated("A", [32, EOS])), PLAIN),
         (case(thinks(20, min_answer_tokens=1), generated("A</think></think>", [32])), PLAIN),
+        (case(GUARANTEED, messaged("thinking"), path=MESSAGES), REASONING),
         (
             case(
-                {"max_tokens": 9, **named_in_chat({"min_answer_tokens": 1})},
+                GUARANTEED,
                 chat(reasoning_content="A", content="</think>"),
                 path=CHAT,
             ),
@@ -358,6 +364,8 @@ RIGHT = [
     (case(asks(regex="a", min_new_tokens=0), generated()), PLAIN),
     (refused(400, "routed_dp_rank: expected a number", odd={"data_parallel_rank"}), PLAIN),
     (case(asks(max_new_tokens=None, ignore_eos=True), status=0), PLAIN),
+    (case(asks(max_new_tokens=None), generated(), canary=(0, Reply(0))), PLAIN),
+    (case(GUARANTEED, messaged("thinking", "text"), path=MESSAGES), REASONING),
     (refused(400, "thinking_budget: expected 10", odd={"max_thinking_tokens"}), PLAIN),
     (case(asks(None, WHOLE, json_schema="{}"), generated('{"a": 1}<|im_end|>')), PLAIN),
     (case(asks(None, {}, regex="a+"), generated("b", finish=CUT)), PLAIN),
