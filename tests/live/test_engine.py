@@ -34,7 +34,7 @@ SCORED = VOTE.generate_body(body([30, 31]))
 def played(tiny, tmp_path_factory):
     """Return for each way the replies to the greedy and to the sampled requests, and the record.
 
-    Before them comes the reply to a request whose choices are scored.
+    Behind them comes the reply to a request whose choices are scored.
     """
     results = {}
     for way, variables in WAYS.items():
@@ -47,8 +47,8 @@ def played(tiny, tmp_path_factory):
                 else body(request["input_ids"], temperature=1.0, ignore_eos=True)
                 for request in SAMPLED
             ]
-        batches = [[SCORED], *([request] for request in sampled), GREEDY]
-        (scored,), *alone, greedy = run_engine(
+        batches = [*([request] for request in sampled), GREEDY, [SCORED]]
+        *alone, greedy, (scored,) = run_engine(
             tiny, folder, batches, paths=[PROBES], variables=variables
         )
         lines = [*map(orjson.loads, (folder / "record.jsonl").read_bytes().splitlines())]

@@ -20,6 +20,7 @@ import httpx
 import pytest
 
 from sglang_lp import builtins
+from sglang_lp.server.versions import has_beam_search
 from support.models import draft_models
 from support.models.tiny_model import EOS
 from support.plugins import PROBES
@@ -189,7 +190,7 @@ def let_through(log: str, name: str) -> set[tuple[str, str]]:
 def asked(server: Server) -> list[tuple[str, dict[str, Any]]]:
     """Return the requests of a server: SGLang has no beams with drafts or on two servers."""
     without = {"speculative_algorithm", "disaggregation_mode"} & {*server.arguments}
-    beams = [] if without else BEAMS
+    beams = BEAMS if has_beam_search() and not without else []
     return [*PLAIN, *EDITED, *beams]
 
 

@@ -296,8 +296,10 @@ def _prompt_logprobs(tokenized: Any, obj: Any) -> int:
 
     One with its text counts as four.
     """
-    start = getattr(tokenized, "logprob_start_len", -1)  # an embedding has none
-    if start < 0 or not tokenized.return_logprob:
+    if not getattr(tokenized, "return_logprob", False):  # an embedding has none
+        return 0
+    start = tokenized.logprob_start_len
+    if start < 0:
         return 0
     each = 1 + tokenized.top_logprobs_num + len(tokenized.token_ids_logprob or ())
     copies = getattr(tokenized.sampling_params, "n", None) or 1

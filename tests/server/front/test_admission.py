@@ -647,7 +647,8 @@ def asking(**more):
 def test_the_guard_is_asked_about_all_that_a_request_asks_for(guard, asked):
     Admission(guard).admit(tokenized(PAYLOAD, GOOD), manager(), SimpleNamespace())
     request = tokenized(PAYLOAD, GOOD, top_k=1, beam_width=3, max_new_tokens=7)
-    vars(request).update(return_sampling_mask=1, return_logprob=1, input_ids=[4, 5])
+    vars(request).update(return_sampling_mask=1, return_logprob=1, logprob_start_len=-1)
+    vars(request).update(input_ids=[4, 5])
     Admission(guard).admit(request, manager(), SimpleNamespace())
 
     everything = {"sampled": False, "limit": 7, "masked": True, "logprobs": True}
