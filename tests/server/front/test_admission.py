@@ -88,6 +88,19 @@ def test_the_prompt_is_checked_as_sglang_has_tokenized_it(guard, prompt, said):
         Admission(guard).admit(request, manager(), SimpleNamespace())
 
 
+@pytest.mark.parametrize("width", [3, 4])
+def test_embeddings_are_as_wide_as_the_models(guard, width):
+    from sglang.srt.managers.embed_types import PositionalEmbeds
+    from torch import zeros
+
+    request, served = tokenized(None), manager()
+    served.model_config.hidden_size = 4
+    given = PositionalEmbeds(embeds=[zeros(width)], positions=[0])
+    vars(request).update(input_ids=[1], positional_embed_overrides=given)
+    with nullcontext() if width == 4 else pytest.raises(RequestError, match="of 4 numbers"):
+        Admission(guard).admit(request, served, SimpleNamespace())
+
+
 def test_positions_in_the_prompt_are_taken(guard):
     request = tokenized(None)
     vars(request).update(input_ids=[1, 2], token_indices_to_pool=[1])
@@ -104,7 +117,7 @@ def asking_for_logprobs(guard, monkeypatch, *texts, is_http=True):
     for given in texts:
         fields = {"input_ids": [1] * 1_024, "token_ids_logprob": None, **LOGPROBS, **given}
         body = SimpleNamespace(return_text_in_logprobs=fields.pop("as_text", False))
-        request = tokenized(None, n=fields.pop("n", None))
+        request = tokenized(None, **{"n": fields.pop("n")} if "n" in fields else {})
         vars(request).update(fields)
         Admission(guard).admit(request, manager(), body)
 
@@ -120,6 +133,8 @@ def asking_for_logprobs(guard, monkeypatch, *texts, is_http=True):
         [{"top_logprobs_num": 31, "n": 65}],
         [{"top_logprobs_num": 511, "as_text": True}, {}],
         [{"top_logprobs_num": 4_096, "token_indices_to_pool": [1] * 512}],
+        [{"top_logprobs_num": 2_048, "input_ids": None, "input_embeds": [[0.5]] * 1_024}],
+        [{"top_logprobs_num": 2_047}, {"logprob_start_len": 1_023}],
     ],
 )
 def test_one_http_request_gets_so_many_logprobs_of_its_prompts(guard, monkeypatch, texts):
@@ -139,6 +154,7 @@ def test_one_http_request_gets_so_many_logprobs_of_its_prompts(guard, monkeypatc
         [{"top_logprobs_num": 4_095, "logprob_start_len": 512}],
         [{"top_logprobs_num": 4_095, "logprob_start_len": 2_000}],
         [{"top_logprobs_num": 4_096, "logprob_start_len": -1}],
+        [{"top_logprobs_num": 2_047}, {"logprob_start_len": -1}, {"logprob_start_len": 1_024}],
         [{"top_logprobs_num": 4_096, "return_logprob": False}],
         # /v1/score asks for all of a prompt, and gets the positions of its items.
         [{"top_logprobs_num": 4_095, "multi_item_delimiter_indices": [1] * 512}],

@@ -21,11 +21,15 @@ from sglang_lp.server.front.bounds import (
     MAX_ENTRIES,
     MAX_INNER,
     MAX_LINKS,
+    MAX_PROMPT_LOGPROBS,
     MAX_REQUESTS,
+    MAX_SAMPLED,
     MAX_SCORED,
     check_characters,
     check_copies,
     check_entries,
+    check_prompt_logprobs,
+    check_sampled,
     check_scored,
     check_texts,
     entries,
@@ -307,4 +311,27 @@ def test_choices_of_too_many_texts_are_not_scored():
     assert str(refused.value) == (
         f"pick: expected at most {MAX_SCORED} texts with it in one HTTP request, got "
         f"{MAX_SCORED + 1}; send several requests"
+    )
+
+
+def test_work_is_refused_beyond_its_limit_by_name_and_unit():
+    most, unit = MAX_SAMPLED["stop"]
+    check_sampled({"stop": most, "stop_regex": 0})
+    with pytest.raises(RequestError) as refused:
+        check_sampled({"stop_regex": 0, "stop": most + 1})
+
+    assert str(refused.value) == (
+        f"stop: expected at most {most} {unit} in one HTTP request, got {most + 1} over all of its "
+        "texts and copies (n); send several requests"
+    )
+
+
+def test_logprobs_are_refused_beyond_their_limit_with_what_to_do():
+    check_prompt_logprobs(MAX_PROMPT_LOGPROBS)
+    with pytest.raises(RequestError) as refused:
+        check_prompt_logprobs(MAX_PROMPT_LOGPROBS + 1)
+
+    assert str(refused.value).endswith(
+        "in its first texts and their copies (n); send several requests, or ask for fewer at each "
+        "position"
     )

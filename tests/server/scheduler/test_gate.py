@@ -670,6 +670,11 @@ def test_embeddings_that_the_model_cannot_take_end_their_own_request(guard, widt
 
     assert seen == ([] if problem else [1])
     assert [problem in req.to_finish.message for req in scheduler.queue] == [True] * bool(problem)
+    if not model:
+        assert scheduler.queue[0].to_finish.message == (
+            "positional_embed_overrides: expected none, as the served model takes no embeddings in "
+            "the place of tokens; leave them out"
+        )
 
 
 @pytest.mark.parametrize("error", [KeyError("replaced"), RequestError("top_k: expected 1")])
