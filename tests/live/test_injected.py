@@ -100,6 +100,7 @@ ENDS = {
     ("server/scheduler/known_drafts", "foresee_trees"),
     ("server/scheduler/gate", "admit_req"),
     ("server/scheduler/gate", "from_str"),
+    ("server/scheduler/gate", "receive"),
     ("server/scheduler/pipeline", "apply"),
     ("server/scheduler/raw_logprobs", "after_sample"),
     ("server/scheduler/raw_logprobs", "after_verify"),
@@ -138,6 +139,7 @@ OF_EACH = (
     "server.front.",
     "server.gate.coded:Coded.of_reason:",
     "server.gate.guard:Guard.counting:",
+    "server.scheduler.closing:Closings.process:",
     "trust.audit:safe_id:",
 )
 #: A function called at most this often raises at its first call; others, halfway.
