@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import version
 
 import pytest
 
@@ -44,10 +43,6 @@ def test_each_worker_brings_the_report_of_an_answer(server):
 
 
 # Two requests with one id ended the detokenizer, or got pieces of each other's text.
-@pytest.mark.skipif(
-    version("sglang") in {"0.5.20", "0.5.21"},
-    reason="this SGLang loads no plugins in its detokenizer",
-)
 def test_requests_of_two_workers_with_one_id_have_texts_of_their_own(server):
     def asked(token_id, rid):
         params = {"token_ids": [token_id] * 40}

@@ -275,7 +275,7 @@ HOOKS: tuple[Hook, ...] = (
         SRT + "managers.detokenizer_manager.DetokenizerManager._decode_batch_token_id_output",
         "around",
         lambda _: decoded_apart.decode_apart,
-        since="0.5.22",  # older versions load no plugins in this process
+        since="0.5.23",  # a guarded server has one tokenizer worker in older versions
     ),
     # The scheduler: a request's way from its gate to its end.
     Hook(REQUEST + "__init__", "after", lambda shared: shared.aborts.know),
