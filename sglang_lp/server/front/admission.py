@@ -28,11 +28,7 @@ from sglang_lp.server.front.prompts import check_ids, check_prompts
 from sglang_lp.server.front.scoring import score_later
 from sglang_lp.server.front.whole_requests import check_not_empty, named_as_sent
 from sglang_lp.server.gate.coded import Coded
-from sglang_lp.server.gate.field_checks import (
-    POSITIONS,
-    check_embeddings,
-    check_positions,
-)
+from sglang_lp.server.gate.field_checks import POSITIONS, check_embeddings, check_positions
 from sglang_lp.server.gate.intake import Intake, per_text, prompt_lengths, unfold_sent
 from sglang_lp.server.gate.metrics import writing
 from sglang_lp.server.gate.reserved_keys import MAKING, add_own

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -269,16 +269,25 @@ def _check_work(obj: Any, texts: int, copies: int) -> None:
         work["stop_regex"] += times * steps
     shows = per_text(getattr(obj, "return_logprob", None))
     if any(shows):
-        tops, count = per_text(obj.top_logprobs_num), max(texts, 1)
-        shown_tops = sum(
-            1 + (tops[index % len(tops)] or 0)
-            for index in range(count)
-            if shows[index % len(shows)]
-        )
-        limits = [one.get("max_new_tokens") for one, _ in _samplings(obj, texts)]
-        is_once = bool(limits) and all(limit in (0, 1) for limit in limits)
-        work["top_logprobs_num"] = (shown_tops + work["token_ids_logprob"]) // (4 if is_once else 1)
+        work["top_logprobs_num"] = _logprobs_of_step(obj, texts, shows, work["token_ids_logprob"])
     check_sampled({name: copies * one for name, one in work.items()})
+
+
+def _logprobs_of_step(obj: Any, texts: int, shows: Sequence[Any], ids: int) -> int:
+    """Return how many logprobs each step of a body's texts returns; a quarter, if it is the only.
+
+    Args:
+        obj: The body.
+        texts: Number of its texts; 0 for one text that is no list.
+        shows: Its ``return_logprob`` for each text, or once for all.
+        ids: Entries of its ``token_ids_logprob`` over all texts.
+    """
+    tops = per_text(obj.top_logprobs_num)
+    shown = [at for at in range(max(texts, 1)) if shows[at % len(shows)]]
+    number = ids + sum(1 + (tops[at % len(tops)] or 0) for at in shown)
+    limits = [one.get("max_new_tokens") for one, _ in _samplings(obj, texts)]
+    is_only = bool(limits) and all(limit in (0, 1) for limit in limits)
+    return number // 4 if is_only else number
 
 
 def _samplings(obj: Any, texts: int) -> Iterator[tuple[dict[str, Any], int]]:
