@@ -81,6 +81,7 @@ BEAMS: list[tuple[str, dict[str, Any]]] = [
 #: Hooks that SGLang calls in the thread that serves all requests, where no single request can get
 #: the error: an exception that passes them ends the server. docs/monitoring.md lists them.
 ENDS = {
+    ("server/front/decoded_apart", "decode_apart"),
     ("server/scheduler/beams/results", "finish"),
     ("server/scheduler/beams/results", "tell"),
     ("server/scheduler/beams/steps", "attach"),
@@ -138,7 +139,9 @@ CHOSEN = (
 OF_EACH = (
     "server.front.",
     "server.gate.coded:Coded.of_reason:",
+    "server.gate.field_checks:",
     "server.gate.guard:Guard.counting:",
+    "server.scheduler.aborts:Aborts.know:",
     "server.scheduler.closing:Closings.process:",
     "trust.audit:safe_id:",
 )
