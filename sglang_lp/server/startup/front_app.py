@@ -31,7 +31,7 @@ def extend(app: Any, guard: Guard) -> None:
     if not report_briefly(app):
         refuse(
             "FastAPI validates no body with _type_adapter, or pydantic-core takes no "
-            "_use_prebuilt (before 2.41), so errors of a body have no bound"
+            "_use_prebuilt, so errors of a body have no bound"
         )
     add_middleware(app, guard.fingerprint)
     add_list(app, guard, lambda: installed_guard() is not None)

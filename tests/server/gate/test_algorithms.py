@@ -97,7 +97,7 @@ def test_a_server_that_accepts_unlikely_drafts_takes_greedy_requests_only(thresh
         check(speculation, sampled=True)
 
 
-# `handle_removed_options` of SGLang: a newer one may have no thresholds.
+# SGLang may drop the options.
 def test_a_server_without_thresholds_accepts_no_unlikely_drafts():
     found = Speculation.of(SimpleNamespace(speculative_algorithm="EAGLE"))
 
