@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 
@@ -19,11 +20,11 @@ def test_each_worker_serves_what_is_allowed_and_refuses_the_rest(server):
     allowed = body([5], ForcedSequenceLogitProcessor, {"token_ids": [7, 8, 9]}, max_new_tokens=3)
     payload = wire.payload_for("os", "abort")
     hostile = {**allowed, "custom_logit_processor": payload, "return_sampling_mask": True}
+    _await_both_workers(server)
     answers = server.at_once([hostile, allowed] * 16)
 
     assert [answer.status for answer in answers] == [400, 200] * 16
     assert all(answer.output_ids == [7, 8, 9] for answer in answers[1::2])
-    assert len({*re.findall(r"multi-tokenizer worker process (\d+)", server.log_text())}) == 2
 
 
 def test_each_worker_brings_the_report_of_an_answer(server):
@@ -59,3 +60,11 @@ def test_requests_of_two_workers_with_one_id_have_texts_of_their_own(server):
 
     assert both  # each worker takes one request with the id
     assert server.post("/generate", asked(7, "after")).status == 200
+
+
+def _await_both_workers(server):
+    """Wait until both workers have started: a server answers as soon as one has."""
+    ends = time.monotonic() + 60
+    while len({*re.findall(r"multi-tokenizer worker process (\d+)", server.log_text())}) < 2:
+        assert time.monotonic() < ends, server.log_text()
+        time.sleep(0.1)
