@@ -80,7 +80,7 @@ def adapt(
         generation_only: Whether servers that only prefill for others leave it out, as Dynamo's
             option of that name says. For interfaces that take one request at a time.
         limits: The largest number in absolute value that a request may give, by the name of a
-            parameter; 1,048,576 for the integers of others.
+            parameter; 1,048,576 for others.
 
     Returns:
         A class whose ``custom_params`` are the constructor's other arguments, or what the class

@@ -49,7 +49,7 @@ def add(verbs: Any) -> None:
         "--matrix",
         action="store_true",
         help="with --url: ask for JSON, regular expressions and tool calls in every combination "
-        "with streams and thinking, and say what came; about 150 short requests",
+        "with streams and thinking, and say what came; about 160 short requests",
     )
     policy_option.add_option(parser)
     parser.add_argument(
