@@ -18,6 +18,10 @@ _SECONDS = 120
 _MAX_BYTES = 4 << 20
 
 
+class NoAnswer(SglangLpError):
+    """A server did not answer a request."""
+
+
 class HttpAnswer(NamedTuple):
     """An HTTP answer.
 
@@ -76,7 +80,8 @@ def request(  # noqa: PLR0913 - each is of its own
         most: Largest answer that is read, in bytes.
 
     Raises:
-        SglangLpError: No answer came, or one that is too large or not HTTP.
+        NoAnswer: No answer came, or one that is not HTTP.
+        SglangLpError: The answer is too large.
     """
     data = None if body is None else orjson.dumps(body)
     headers = {"Content-Type": "application/json"}
@@ -97,7 +102,8 @@ def request(  # noqa: PLR0913 - each is of its own
                 raise SglangLpError(f"{path}: expected an answer of at most {most >> 20} MiB")
             return _answer(response.status, response.headers, content)
     except (OSError, HTTPException, ValueError) as error:  # ValueError: no such host can be
-        raise SglangLpError(f"{path}: no answer: {shown(str(error), 200)}") from error
+        why = str(getattr(error, "reason", error))
+        raise NoAnswer(f"{path}: no answer: {shown(why, 200)}") from error
 
 
 def _answer(status: int, headers: Any, content: bytes) -> HttpAnswer:

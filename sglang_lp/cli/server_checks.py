@@ -12,7 +12,7 @@ from typing import Any
 from sglang_lp import wire
 from sglang_lp.builtins import ForcedSequenceLogitProcessor, ThinkingBudgetLogitProcessor
 from sglang_lp.builtins.thinking.delimiters import PAIRS
-from sglang_lp.cli.http import HttpAnswer, base_of, request, told
+from sglang_lp.cli.http import HttpAnswer, NoAnswer, base_of, request, told
 from sglang_lp.errors import SglangLpError, shown
 from sglang_lp.wire.names import HEADER, POLICY_HEADER, REPORT
 
@@ -178,6 +178,8 @@ def _why_none_runs(url: str) -> str:
         check_guard(url)
     except RunsNone as none:
         return none.why
+    except NoAnswer:
+        return "the server does not answer"
     except SglangLpError:  # the guard's check tells it
         return ""
     return ""

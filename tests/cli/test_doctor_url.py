@@ -264,9 +264,13 @@ def test_several_servers_are_compared(asked):
     assert [line.rpartition(": ")[2] for line in said[-2:]] == ["0123456789ab", "another"]
 
 
-def test_nobody_there_is_a_failure_and_no_url_is_wrong_usage(capsys):
+def test_nobody_there_is_told_once_and_no_url_is_wrong_usage(capsys):
     assert main(["doctor", "--url", "http://127.0.0.1:9"]) == 1
-    assert "no answer" in capsys.readouterr().out
+    guard, *others, _routes = capsys.readouterr().out.splitlines()
+    assert guard == "FAILED  guard: /generate: no answer: '[Errno 111] Connection refused'"
+    assert {line[:2] + line.partition(": ")[2] for line in others} == {
+        "--not checked: the server does not answer"
+    }
     assert main(["doctor", "--url", "127.0.0.1:30000"]) == 2
     assert (
         "doctor: --url: expected a URL, http://... or https://..., got" in capsys.readouterr().err
