@@ -71,14 +71,17 @@ def read(
     path = Path(path)
     if path.suffix not in FORMATS:
         raise CatalogueError(
-            f"items {path}: expected a file that ends in {', '.join(FORMATS)}, got {path.suffix!r}"
+            f"items {path}: expected a file that ends in {', '.join(FORMATS)}, "
+            f"got {shown(path.name)}"
         )
     try:
+        path.stat()  # pyarrow's own error says no more than the name
         if path.suffix == ".npy":
             return Items(_codes_of(np.load(path, mmap_mode="r")), None, {})
         table = _table(path)
     except (OSError, ValueError) as error:
-        raise CatalogueError(f"items {path}: cannot be read: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise CatalogueError(f"items {path}: cannot be read: {why}") from error
     names = {column: column for column in COLUMNS} | dict(columns or {})
     for column, name in (columns or {}).items():
         if column not in COLUMNS or name not in table.column_names:

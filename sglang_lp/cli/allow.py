@@ -53,7 +53,7 @@ def _run(arguments: argparse.Namespace) -> int:
         kind, module, name = wire.describe(pickled)
         entry = f"{module}:{name}" if kind is wire.Kind.REFERENCE else ""
     if entry:
-        module, name = parse_entry(entry, "allow")
+        module, name = parse_entry(entry, "WHAT")
         about = f"it is imported from {module} once you allow it"
         if not pickled:  # the user named it; a payload may name any module
             about = _first_line(module, name)

@@ -88,6 +88,7 @@ def _plain(problem: str, entries: str) -> str:
         (r" of length <= (\d+)", rf" of at most \1 {unit}"),
         (r" >= (\S+)", r" of \1 or more"),
         (r" <= (\S+)", r" of at most \1"),
+        (r" > (\S+)", r" above \1"),
         (r"\barray\b", f"a list of {entries}" if entries and " of " not in expected else "a list"),
     ):
         expected = re.sub(pattern, plain, expected)
