@@ -94,9 +94,9 @@ def _name_kind(schema: Mapping[str, Any]) -> str:
         return " or ".join(map(_name_kind, schema["anyOf"]))
     if schema.get("type") == "array":
         filled = "non-empty " if schema.get("minItems") else ""
-        kind, _, bounds = _name_kind(schema["items"]).partition(" ")
+        entries = re.sub(r"(^| or )(\w+)", r"\1\2s", _name_kind(schema["items"]))
         most = f", at most {schema['maxItems']:,} of them" if "maxItems" in schema else ""
-        return f"{filled}list of {kind}s {bounds}".rstrip() + most
+        return f"{filled}list of {entries}{most}"
     if "enum" in schema:
         return " or ".join(_to_json(value) for value in schema["enum"])
     return f"{schema.get('type', 'any value')}{_name_bounds(schema)}"

@@ -177,8 +177,7 @@ class DRYLogitProcessor(LogitProcessor):
       is never one.
     - A penalty is at most 10,000.
     - ``dry_penalty_last_n`` has an upper limit instead of a value for the whole context, because
-      a step on a text that repeats one token takes time in proportion to it (docs/performance.md
-      has the figure).
+      a step on a text that repeats one token takes time in proportion to it.
 
     ``dry_base``, ``dry_allowed_length`` and ``dry_sequence_breakers`` have llama.cpp's defaults.
     The default of ``dry_multiplier`` is 0.8, which the sampler's author recommends; llama.cpp's is

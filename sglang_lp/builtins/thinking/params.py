@@ -43,25 +43,25 @@ class BudgetParams(Parameters, frozen=True):
     """The parameters of a request. Numbers are tokens; ``None`` means the class's own id.
 
     Attributes:
-        thinking_budget: Tokens that a block may have before it is closed. Left out, ``None``
-            or negative: no limit.
+        thinking_budget: Tokens that a block may have before it is closed. Left out or negative: no
+            limit.
         total_thinking_tokens: Tokens that all blocks of the answer may have together. When
-            they are spent, a block that opens is closed at once, with the end only. ``None``: no
+            they are spent, a block that opens is closed at once, with the end only. Left out: no
             limit.
         at_limit: What happens to a block whose budget is spent: ``"close"`` closes it,
             ``"stop"`` ends the answer with ``finish_reason`` ``length``. A block that opens after
             its budget is spent, as with a budget of 0, is closed first.
         max_pattern_size: Most tokens of a pattern that is a loop, 1 to 1,024. A block that
-            ends with a loop is closed. ``None``: loops are not searched for.
+            ends with a loop is closed. Left out: loops are not searched for.
         min_pattern_size: Fewest tokens of such a pattern.
         min_count: Number of times in a row from which a pattern is a loop.
         min_new_share: Smallest share of new n-grams: a block that ends with a window in which fewer
-            are new is closed, as by ``LoopBreakerLogitProcessor``.
-            ``None``: new n-grams are not counted.
+            are new is closed, as by ``LoopBreakerLogitProcessor``. Left out: new n-grams are not
+            counted.
         ngram_size: Tokens of such an n-gram, 1 to 16.
         window_size: Tokens of the window, up to 512.
         soft_thinking_budget: Tokens after which the block is closed at a good moment; at most
-            ``thinking_budget``. ``None``: never.
+            ``thinking_budget``. Left out: never.
         soft_top_n: A moment is good if the end is among this many likeliest tokens.
         min_thinking_tokens: Fewest tokens of a block, at most ``soft_thinking_budget``.
         wait_token_id: Forced in place of an end that comes before the minimum.
