@@ -43,8 +43,8 @@ def thinking_blocks(
     """Report on each thinking block of an answer.
 
     Args:
-        attachment: A thinking budget, or a list of processors with a thinking budget. Its token
-            ids are the class's own, or given, or filled in by ``Attachment.resolve``.
+        attachment: Of a thinking budget, or of several processors with one thinking budget. Its
+            token ids are the class's own, or given, or filled in by ``Attachment.resolve``.
         prompt_ids: Token ids of the prompt; the ids from the last start delimiter on are enough.
         output_ids: Token ids of the answer: ``output_ids`` of ``/generate``.
 
