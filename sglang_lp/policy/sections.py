@@ -125,7 +125,7 @@ class Decisions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                     f"profiles: expected a name like an identifier, got {shown(name)}"
                 )
             if not profile.processors:
-                raise PolicyError(f"profiles.{name}: expected at least one of processors")
+                raise PolicyError(f"profiles.{name}.processors: expected one or more, got none")
         for name, value in (self.effort or {}).items():
             if isinstance(value, bool) != (name == _FIELDS):
                 kind = "true or false" if name == _FIELDS else "a number of tokens"

@@ -109,7 +109,7 @@ def test_a_value_of_the_wrong_type_is_told_in_words(read):
             "[[always]]\nprocessor = 'A'\nparam = {}",
             "unknown key 'param'; expected one of processor, params; did you mean 'params'?",
         ),
-        ("[profiles.a]\nprocessors = []", "profiles.a: expected at least one of processors"),
+        ("[profiles.a]\nprocessors = []", "profiles.a.processors: expected one or more, got none"),
         ("[profiles.'a b']\nprocessors = []", "expected a name like an identifier, got 'a b'"),
         ("[profiles.a]\nmay = []", "expected one of processors, may_set"),
         (
