@@ -70,6 +70,10 @@ def add(verbs: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.matrix and arguments.url is None:
         raise UsageError("--matrix: expected --url with it")
+    for name in ("policy", "model", "reasoning_parser") if arguments.url else ():
+        if getattr(arguments, name) is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option}: expected none with --url, which checks a running server")
     if arguments.matrix:
         return max(_show_matrix(url, json=arguments.json) for url in arguments.url)
     if arguments.url is not None:

@@ -277,6 +277,12 @@ def test_nobody_there_is_told_once_and_no_url_is_wrong_usage(capsys):
     )
 
 
+@pytest.mark.parametrize("option", ["--policy", "--model", "--reasoning-parser"])
+def test_an_option_for_this_environment_is_refused_with_a_server(capsys, option):
+    assert main(["doctor", "--url", "http://127.0.0.1:9", option, "x"]) == 2
+    assert f"doctor: {option}: expected none with --url" in capsys.readouterr().err
+
+
 def test_the_odd_payload_is_a_harmless_class_of_sglangs_own():
     pytest.importorskip("sglang.srt")
     import pickle
