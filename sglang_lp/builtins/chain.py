@@ -72,7 +72,8 @@ class ChainLogitProcessor(LogitProcessor):
 
     - a link that is a chain itself;
     - a second link of a class that computes on whole rows;
-    - a second link of a kind that reads the whole prompt: a thinking budget, no-repeat n-gram, DRY;
+    - a second link of a kind that reads the prompt: a thinking budget, no-repeat n-gram, DRY,
+      words of the prompt;
     - lists of more than 65,536 entries in all links together.
     """
 
