@@ -11,6 +11,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
 
+from sglang_lp.server.front.joined_prompts import check_rerank, check_score
 from sglang_lp.server.front.places import (
     check_generate,
     check_ollama,
@@ -57,7 +58,8 @@ class Route(NamedTuple):
         kind: How it treats processors.
         shape: Where a route that runs processors has them.
         why: Why a route refuses processors, as a relative clause.
-        check: Raises ``RequestError`` for a parsed body that SGLang would answer with HTTP 500.
+        check: Raises ``RequestError`` for a parsed body that SGLang would answer with HTTP 500, or
+            that holds up its event loop.
         since: The first SGLang that has it.
         until: The last SGLang that has it; ``None``: the newest still has.
         needs: Environment variable without which SGLang has no such route.
@@ -112,8 +114,8 @@ ROUTES: tuple[Route, ...] = (
     _Scoring("/classify", "classify_request"),
     _Scoring("/v1/embeddings", "openai_v1_embeddings"),
     _Scoring("/v1/classify", "openai_v1_classify"),
-    _Scoring("/v1/score", "v1_score_request"),
-    _Scoring("/v1/rerank", "v1_rerank_request"),
+    _Scoring("/v1/score", "v1_score_request", check=check_score),
+    _Scoring("/v1/rerank", "v1_rerank_request", check=check_rerank),
     _Scoring("/v1/decisions", "v1_decisions_request", since="0.5.21"),
     _Scoring("/v1/systemone", "systemone_decisions", since="0.5.21"),
     _Hearing("/v1/audio/transcriptions", "openai_v1_audio_transcriptions"),
@@ -246,7 +248,7 @@ def check(scope: Mapping[str, Any], body: Any) -> None:
 
     Raises:
         RequestError: A field for a processor is misspelled, in the wrong place, or on a route that
-            runs none; or SGLang would answer the body with HTTP 500.
+            runs none; or as the ``check`` of the route.
     """
     route = find(scope)
     if route is not None:
