@@ -309,9 +309,9 @@ def _check_texts(manager: Any, obj: Any, texts: int) -> None:
     if text is not None:
         given: list[Any] = text if texts else [text]
         for one in given:
-            if not isinstance(one, str) and not (isinstance(one, list) and _is_embedding(obj)):
+            if not isinstance(one, str) and not (_is_pair(one) and _is_embedding(obj)):
                 raise RequestError(f"text: expected a text, or a list of texts, got {shown(one)}")
-        _check_characters(manager, given)
+        _check_characters(manager, [one if isinstance(one, str) else "".join(one) for one in given])
         if "" in given:
             tokenizer = manager.tokenizer
             alone = not getattr(obj, "session_params", None) and not obj.contains_mm_input()
@@ -319,6 +319,11 @@ def _check_texts(manager: Any, obj: Any, texts: int) -> None:
                 raise RequestError(_EMPTY)
     elif ids is not None and texts and any(one == [] for one in ids):
         raise RequestError("input_ids: expected a token id or more in each prompt, got none")
+
+
+def _is_pair(text: Any) -> bool:
+    """Tell whether a text is a pair of texts, for a model that compares them."""
+    return isinstance(text, list) and [type(one) for one in text] == [str, str]
 
 
 def _is_embedding(obj: Any) -> bool:

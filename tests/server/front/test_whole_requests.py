@@ -167,6 +167,23 @@ def test_what_sglang_answers_is_taken(whole, fields):
 
 # 2,048 texts with 32 patterns each took a second to read.
 @pytest.mark.usefixtures("over_http")
+# SGLang tokenizes them before it refuses a body for embeddings on a model that generates.
+@pytest.mark.usefixtures("over_http")
+@pytest.mark.parametrize(
+    "text",
+    [["a", "b" * CONTEXT * MAX_CHARACTERS_OF_TOKEN], ["a"], ["a"] * 3, ["a", ["b"]]],
+    ids=["long", "one", "three", "nested"],
+)
+def test_a_text_for_an_embedding_is_a_text_or_a_pair_of_two_that_fit_the_context(whole, text):
+    from sglang.srt.managers.io_struct import EmbeddingReqInput
+
+    pair = EmbeddingReqInput(text=[["a", "b"], "c"], is_cross_encoder_request=True)
+    whole.check(MANAGER, pair)
+    pair.text = [text]
+    with pytest.raises(RequestError, match=r"^text: expected"):
+        whole.check(MANAGER, pair)
+
+
 def test_patterns_are_counted_before_the_first_is_read(whole):
     samplings = [{"stop_regex": [f"{at} {other}(" for other in range(32)]} for at in range(256)]
     with pytest.raises(RequestError, match="stop_regex: expected at most 2097152 steps"):
