@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from sglang_lp.server.gate.guard import Guard
 
 
+#: Most levels of lists and objects in a body: SGLang shows wrong bodies in its errors, and Python
+#: shows, copies and writes no more than some hundred levels.
+MAX_DEPTH = 128
+_CONTAINERS = (dict, list)
 #: The charset of forms, in a lowercase Content-Type.
 _UTF8 = re.compile(r';\s*charset="?utf-8"?\s*(?=;|$)')
 
@@ -52,6 +56,10 @@ class Bodies:
             is_new = not hasattr(one, "_json")
             body = await parse(one)
             if is_new:
+                raw = await one.body()
+                if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
+                    with self._refusing():
+                        check_depth(body)
                 self._check(one.scope, body)
             return body
 
@@ -127,3 +135,23 @@ def check_charset(content_type: str) -> None:
             f"Content-Type: expected a form in UTF-8, got {shown(content_type, 200)}; leave out "
             "charset"
         )
+
+
+def check_depth(body: Any) -> None:
+    """Refuse a body of too many levels.
+
+    Args:
+        body: As SGLang has parsed it.
+
+    Raises:
+        RequestError: It has more than :data:`MAX_DEPTH`.
+    """
+    depth, level = 0, [body] if isinstance(body, _CONTAINERS) else []
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise RequestError(
+                f"body: expected at most {MAX_DEPTH} levels of lists and objects, got more"
+            )
+        parts = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [part for some in parts for part in some if isinstance(part, _CONTAINERS)]

@@ -7,7 +7,8 @@ reports, and SGLang writes all of them into its answer: seconds of the event loo
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, LiteralString
 
 #: Most errors that are reported one by one; unions of types report several for a value.
 _MOST = 64
@@ -43,7 +44,8 @@ class BriefErrors:
         """Validate a value as the adapter does, up to the first wrong entry of each list.
 
         Raises:
-            ValidationError: Pydantic's; one that tells the number of errors if there are many.
+            ValidationError: Pydantic's; one that tells the number of errors if there are many, or
+                that an object was expected where a validator of SGLang's fails on another value.
         """
         from pydantic import ValidationError
 
@@ -53,7 +55,11 @@ class BriefErrors:
             count = error.error_count()
             if count <= _MOST:
                 raise
-        raise _summary(count)
+        except AttributeError:  # SGLang's validator of a chat reads a field of whatever came
+            if isinstance(value, Mapping):
+                raise
+            raise _wrong("wrong_type", "expected an object") from None
+        raise _wrong("many_errors", "{count} values have a wrong type", count=count)
 
 
 def _failing_fast(schema: Any) -> Any:
@@ -73,11 +79,11 @@ def _failing_fast(schema: Any) -> Any:
     return copied
 
 
-def _summary(count: int) -> Any:
+def _wrong(kind: LiteralString, problem: LiteralString, **context: int) -> Any:
     from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
-    kind = PydanticCustomError("many_errors", "{count} values have a wrong type", {"count": count})
-    wrong = InitErrorDetails(type=kind, loc=(), input=None)
+    error = PydanticCustomError(kind, problem, context)
+    wrong = InitErrorDetails(type=error, loc=(), input=None)
     return ValidationError.from_exception_data("body", [wrong])
 
 

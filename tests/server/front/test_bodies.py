@@ -15,7 +15,7 @@ from starlette.requests import Request
 
 from sglang_lp.errors import RequestError
 from sglang_lp.server.front import routes
-from sglang_lp.server.front.bodies import Bodies
+from sglang_lp.server.front.bodies import MAX_DEPTH, Bodies
 from sglang_lp.server.front.header import add_middleware
 from sglang_lp.server.front.ollama import Ollama
 from sglang_lp.server.front.routes import ROUTES, Route, RouteKind, find
@@ -145,6 +145,16 @@ def test_a_form_is_checked_as_a_body(guard):
     Bodies(guard).watch(Form)
     with pytest.raises(HTTPException, match="no custom logit processor on /v1/audio"):
         asyncio.run(Form().form(max_files=5))
+
+
+# SGLang's answer to a wrong body shows the body, for which Python's recursion did not suffice.
+@pytest.mark.parametrize("levels", [(b"[", b"]"), (b'{"a":', b"}")], ids=["lists", "objects"])
+def test_a_body_of_too_many_levels_is_refused(client, levels):
+    begin, end = levels
+    for depth, status in ((MAX_DEPTH, 200), (MAX_DEPTH + 1, 400), (1_000, 400)):
+        assert post(client, "/new", begin * depth + b"1" + end * depth).status_code == status
+    wide = b"[%s]" % b",".join([b"[[1]]"] * MAX_DEPTH)
+    assert post(client, "/new", wide).status_code == 200
 
 
 # Starlette decoded 540 kB of punycode in 7 s, and Python keeps each unknown name of a codec.

@@ -12,7 +12,7 @@ from fastapi import Body, FastAPI
 from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from sglang_lp.server.front.brief_errors import BriefErrors, report_briefly
 
@@ -77,7 +77,7 @@ def test_wrong_values_of_many_fields_are_counted(client):
 # 300 kB of numbers took /v1/responses 5 s: an error for each of the 31 types of an input, and each
 # of its 100,000 entries.
 def test_the_inputs_of_sglangs_responses_end_at_the_first_that_is_wrong():
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import TypeAdapter
     from sglang.srt.entrypoints.openai.protocol import ResponsesRequest
 
     adapter = BriefErrors(TypeAdapter(ResponsesRequest))
@@ -89,6 +89,15 @@ def test_the_inputs_of_sglangs_responses_end_at_the_first_that_is_wrong():
         adapter.validate_python({"model": "a", "input": [1] * MANY})
     assert time.process_time() - begin < 0.5
     assert failed.value.error_count() <= 64
+
+
+# SGLang's validator of a chat raised AttributeError, which is HTTP 500.
+@pytest.mark.parametrize("body", [None, [], "a", b"a", 5])
+@pytest.mark.parametrize("name", ["ChatCompletionRequest", "CompletionRequest"])
+def test_a_body_that_is_no_object_has_a_wrong_type(name, body):
+    _, brief = adapters(name)
+    with pytest.raises(ValidationError):
+        brief.validate_python(body, from_attributes=True)
 
 
 RIGHT = {
