@@ -23,6 +23,7 @@ from sglang_lp.server.front import (
     meta_info,
     ollama,
     reports,
+    request_labels,
     scoring,
     span_attributes,
     whole_requests,
@@ -276,6 +277,18 @@ HOOKS: tuple[Hook, ...] = (
         "around",
         lambda _: decoded_apart.decode_apart,
         since="0.5.23",  # a guarded server has one tokenizer worker in older versions
+    ),
+    Hook(
+        SRT + "utils.common._get_fastapi_request_path",
+        "after",
+        lambda _: request_labels.bound,
+        until="0.5.22",
+    ),
+    Hook(
+        SRT + "observability.http_request_metrics._get_fastapi_request_path",
+        "after",
+        lambda _: request_labels.bound,
+        since="0.5.23",
     ),
     # The scheduler: a request's way from its gate to its end.
     Hook(REQUEST + "__init__", "after", lambda shared: shared.aborts.know),
