@@ -14,6 +14,7 @@ import numpy as np
 
 from sglang_lp.errors import RequestError, did_you_mean, shown
 from sglang_lp.params.messages import described
+from sglang_lp.server.gate.grammars import check_grammars
 from sglang_lp.server.gate.request_fields import BODY, GRAMMARS, SAMPLING, FieldRow, names_of
 from sglang_lp.server.gate.stop_regex import check_stop_regex
 
@@ -279,7 +280,7 @@ def _convert(given: Any, kind: Any, read: Any) -> None:
 
 
 def _check_meaning(read: Any, vocab_size: int) -> None:
-    """Check sampling parameters whose range is the vocabulary or another parameter.
+    """Check sampling parameters whose range is no type: the vocabulary, a text's own form, others.
 
     Args:
         read: Return a sampling parameter, or ``None``, given its name.
@@ -290,6 +291,7 @@ def _check_meaning(read: Any, vocab_size: int) -> None:
         check_token_ids("stop_token_ids", stops, vocab_size)
     if read("min_new_tokens"):
         _check_least(read, vocab_size)
+    check_grammars(read)
     if bias:
         try:
             check_token_ids("logit_bias", [int(key) for key in bias], vocab_size)

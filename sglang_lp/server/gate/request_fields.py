@@ -30,6 +30,11 @@ MAX_KEY = 1_024
 #: Most stop strings and most patterns: SGLang's own limit, which it checks once they are parsed.
 MAX_STOPS = 32
 
+#: Most characters of a regular expression, in a schema of all of its patterns; of an EBNF grammar;
+#: and of a schema. Time and memory to compile the first two grow with their square: 200,000
+#: characters of ``a?`` filled 24 GB.
+MAX_REGEX, MAX_EBNF, MAX_SCHEMA = 16_384, 32_768, 1_048_576
+
 _INT32, _INT64 = 2**31 - 1, 2**63 - 1
 Natural = Annotated[int, Meta(ge=0, le=_INT32)]
 Positive = Annotated[int, Meta(ge=1, le=_INT32)]
@@ -97,7 +102,11 @@ SAMPLING = (
     ),
     FieldRow("min_new_tokens", Natural, Effect.BEFORE),
     FieldRow("stop_token_ids", list[Natural | None], Effect.BEFORE, vocabulary=True),
-    FieldRow(" ".join(GRAMMARS), str, Effect.BEFORE),
+    FieldRow(
+        "json_schema structural_tag", Annotated[str, Meta(max_length=MAX_SCHEMA)], Effect.BEFORE
+    ),
+    FieldRow("regex", Annotated[str, Meta(max_length=MAX_REGEX)], Effect.BEFORE),
+    FieldRow("ebnf", Annotated[str, Meta(max_length=MAX_EBNF)], Effect.BEFORE),
     FieldRow("ebnf_full_assistant", bool, Effect.BEFORE),
     FieldRow("stop stop_regex", Stop | Stops),
     FieldRow("max_new_tokens", Natural),

@@ -86,7 +86,7 @@ REFUSED = [
     ({"sampling_params": {"n": 256, "stop_regex": r"a\d{1,64}b"}}, "stop_regex"),
     ({"sampling_params": {"stop_regex": ["a"] * 33}}, "stop_regex"),
     # Sent to the scheduler for each copy.
-    ({"sampling_params": {"n": 512, "json_schema": " " * 32_769}}, "json_schema"),
+    ({"sampling_params": {"n": 512, "json_schema": "{}" + " " * 32_767}}, "json_schema"),
     ({"rid": "a" * 1_025}, "rid"),
     ({"custom_labels": {"team": "a" * 1_025}}, "custom_labels"),
     # Returned by each step: 256 rows with 1,024 of them took 0.3 s.
@@ -145,7 +145,7 @@ def test_a_body_is_refused_by_the_name_of_its_field(whole, guard, fields, field)
         {"sampling_params": {"stop": ["</s>", "\n\nQuestion:"]}, "text": ["a"] * 2_048},
         {"sampling_params": {"n": 16, "logit_bias": {"5": 1.0}, "stop_regex": r"\d{1,16}"}},
         {"custom_labels": {"team": "b"}},
-        {"sampling_params": {"n": 512, "json_schema": " " * 32_768}},
+        {"sampling_params": {"n": 512, "json_schema": "{}" + " " * 32_766}},
         {"rid": "a" * 1_024},
         {"rid": "a HEALTH_CHECK"},
         {"return_logprob": True, "top_logprobs_num": 31, "text": ["a"] * 2_048},
@@ -166,7 +166,6 @@ def test_what_sglang_answers_is_taken(whole, fields):
 
 
 # 2,048 texts with 32 patterns each took a second to read.
-@pytest.mark.usefixtures("over_http")
 # SGLang tokenizes them before it refuses a body for embeddings on a model that generates.
 @pytest.mark.usefixtures("over_http")
 @pytest.mark.parametrize(
@@ -184,6 +183,7 @@ def test_a_text_for_an_embedding_is_a_text_or_a_pair_of_two_that_fit_the_context
         whole.check(MANAGER, pair)
 
 
+@pytest.mark.usefixtures("over_http")
 def test_patterns_are_counted_before_the_first_is_read(whole):
     samplings = [{"stop_regex": [f"{at} {other}(" for other in range(32)]} for at in range(256)]
     with pytest.raises(RequestError, match="stop_regex: expected at most 2097152 steps"):
