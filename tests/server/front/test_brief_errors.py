@@ -92,7 +92,9 @@ def test_the_inputs_of_sglangs_responses_end_at_the_first_that_is_wrong():
 
 
 # SGLang's validator of a chat raised AttributeError, which is HTTP 500.
-@pytest.mark.parametrize("body", [None, [], "a", b"a", 5])
+@pytest.mark.parametrize(
+    "body", [None, [], "a", b"", 5], ids=["null", "list", "text", "bytes", "5"]
+)
 @pytest.mark.parametrize("name", ["ChatCompletionRequest", "CompletionRequest"])
 def test_a_body_that_is_no_object_has_a_wrong_type(name, body):
     _, brief = adapters(name)

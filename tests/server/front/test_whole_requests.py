@@ -165,7 +165,6 @@ def test_what_sglang_answers_is_taken(whole, fields):
     whole.check(MANAGER, body(**fields))
 
 
-# 2,048 texts with 32 patterns each took a second to read.
 # SGLang tokenizes them before it refuses a body for embeddings on a model that generates.
 @pytest.mark.usefixtures("over_http")
 @pytest.mark.parametrize(
@@ -183,6 +182,7 @@ def test_a_text_for_an_embedding_is_a_text_or_a_pair_of_two_that_fit_the_context
         whole.check(MANAGER, pair)
 
 
+# 2,048 texts with 32 patterns each took a second to read.
 @pytest.mark.usefixtures("over_http")
 def test_patterns_are_counted_before_the_first_is_read(whole):
     samplings = [{"stop_regex": [f"{at} {other}(" for other in range(32)]} for at in range(256)]
