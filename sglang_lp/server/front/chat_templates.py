@@ -13,8 +13,12 @@ from sglang_lp.errors import RequestError
 
 _KWARGS = "chat_template_kwargs"
 _TEMPLATE = "chat_template"
-#: Arguments of the tokenizer, not of the template: ``max_length`` with ``padding`` fills memory.
-_OF_TOKENIZER = ("max_length", "padding", "return_tensors", "tokenizer_kwargs", "truncation")
+#: Arguments of the tokenizer, not of the template: ``max_length`` with ``padding`` fills memory,
+#: and SGLang itself gives the last five, so a client's are HTTP 500.
+_OF_TOKENIZER = (
+    *("max_length", "padding", "return_tensors", "tokenizer_kwargs", "truncation"),
+    *("add_generation_prompt", "messages", "return_dict", "tokenize", "tools"),
+)
 
 
 def check_chat_template(body: Any, *, trusted: bool) -> None:

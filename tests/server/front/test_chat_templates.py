@@ -19,6 +19,10 @@ ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% 
         {"chat_template": None},
         {"padding": "max_length", "max_length": 10**9},
         {"tokenizer_kwargs": {}},
+        # KeyError in transformers, next to SGLang's own.
+        {"tokenize": True},
+        {"messages": 5},
+        {"add_generation_prompt": False},
     ],
 )
 def test_a_program_of_a_client_is_refused(kwargs):
