@@ -14,7 +14,7 @@ _METHODS = frozenset(("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"
 
 
 def bound(found: tuple[str, bool], request: Any) -> tuple[str, bool]:
-    """Return one label for all paths without a route: a hook.
+    """Give all paths without a route the same label: a hook.
 
     Args:
         found: Path of the request, and whether a route answers it.
