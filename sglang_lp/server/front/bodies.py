@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 from sglang_lp.errors import RequestError, shown
 from sglang_lp.server.front import routes
 from sglang_lp.server.front.answer_errors import noting
+from sglang_lp.server.front.bounds import MAX_CHARACTERS_OF_TOKEN
 from sglang_lp.server.front.chat_templates import check_chat_template
 from sglang_lp.server.front.header import find_endpoint
+from sglang_lp.server.front.rendered_texts import check_rendered
 from sglang_lp.trust import Gate
 from sglang_lp.trust.audit import Asking, asking
 
@@ -61,6 +63,7 @@ class Bodies:
                     with self._refusing():
                         check_depth(body)
                 self._check(one.scope, body)
+                self._check_rendered(one.scope, body, len(raw))
             return body
 
         @wraps(read)
@@ -98,6 +101,14 @@ class Bodies:
         with self._refusing():
             routes.check(scope, body)
             check_chat_template(body, trusted=self._guard.server.trusts_templates)
+
+    def _check_rendered(self, scope: Mapping[str, Any], body: Any, nbytes: int) -> None:
+        """Check the texts of a body of so many bytes, no less than its characters."""
+        context, route = self._guard.server.context, routes.find(scope)
+        if route is None or context is None or nbytes <= context * MAX_CHARACTERS_OF_TOKEN:
+            return
+        with self._refusing():
+            check_rendered(body, route.rendered, context)
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:

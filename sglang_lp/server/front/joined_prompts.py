@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
+
 from sglang_lp.errors import RequestError
 from sglang_lp.server.front.bounds import MAX_COPIED, MAX_REQUESTS, MAX_SAMPLED
 
@@ -53,6 +55,23 @@ def check_rerank(body: Any) -> None:
             raise RequestError(
                 f"documents: expected at most {MAX_REQUESTS}, got {count}; send several requests"
             )
+
+
+def check_decisions(body: Any) -> None:
+    """Check a body of ``/v1/decisions`` or ``/v1/systemone``, each of whose questions is a prompt.
+
+    Raises:
+        RequestError: Its questions, or its input with each of them, are too many in all.
+    """
+    if not isinstance(body, Mapping) or not isinstance(asked := body.get("questions"), list | dict):
+        return  # SGLang refuses it
+    given = body.get("input") or body.get("state")
+    total = len(asked) * (len(given) if isinstance(given, str) else len(orjson.dumps(given)))
+    if len(asked) > MAX_REQUESTS or total > MAX_JOINED:
+        raise RequestError(
+            f"questions: expected at most {MAX_REQUESTS}, and {MAX_JOINED} characters in all "
+            f"prompts, each with the input, got {len(asked)} and {total}; send several requests"
+        )
 
 
 def _check_joined(body: Mapping[str, Any], name: str, most: int) -> int:

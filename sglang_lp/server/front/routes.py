@@ -11,7 +11,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
 
-from sglang_lp.server.front.joined_prompts import check_rerank, check_score
+from sglang_lp.server.front.joined_prompts import check_decisions, check_rerank, check_score
 from sglang_lp.server.front.places import (
     check_generate,
     check_ollama,
@@ -23,6 +23,7 @@ from sglang_lp.server.front.refused_values import (
     check_response_format,
     check_tool_parser,
 )
+from sglang_lp.server.front.rendered_texts import CHAT, QUESTIONS
 from sglang_lp.server.front.vertex import check_vertex
 from sglang_lp.server.versions import OLDEST
 
@@ -60,6 +61,7 @@ class Route(NamedTuple):
         why: Why a route refuses processors, as a relative clause.
         check: Raises ``RequestError`` for a parsed body that SGLang would answer with HTTP 500, or
             that holds up its event loop.
+        rendered: Fields whose texts SGLang renders into one prompt before it makes a request.
         since: The first SGLang that has it.
         until: The last SGLang that has it; ``None``: the newest still has.
         needs: Environment variable without which SGLang has no such route.
@@ -71,6 +73,7 @@ class Route(NamedTuple):
     shape: BodyShape | None = None
     why: str = ""
     check: Callable[[Any], None] | None = None
+    rendered: tuple[str, ...] = ()
     since: str = OLDEST
     until: str | None = None
     needs: str | None = None
@@ -94,8 +97,10 @@ _SCORES = "which generates no text"
 _HEARS = "which SGLang gives no processor"
 
 _Honoured = partial(Route, kind=RouteKind.HONOURED)
-_Chat = partial(_Honoured, shape=_OPENAI, check=check_response_format)
+_Rendered = partial(_Honoured, rendered=CHAT)
+_Chat = partial(_Rendered, shape=_OPENAI, check=check_response_format)
 _Scoring = partial(Route, kind=RouteKind.REFUSED, why=_SCORES)
+_Deciding = partial(_Scoring, check=check_decisions, rendered=QUESTIONS, since="0.5.21")
 _Hearing = partial(Route, kind=RouteKind.REFUSED, why=_HEARS)
 _Administrators = partial(Route, kind=RouteKind.ADMINISTRATORS)
 _Without = partial(Route, kind=RouteKind.WITHOUT)
@@ -104,11 +109,11 @@ ROUTES: tuple[Route, ...] = (
     _Honoured("/generate", "generate_request", shape=_GENERATE),
     _Chat("/v1/chat/completions", "openai_v1_chat_completions"),
     _Honoured("/v1/completions", "openai_v1_completions", shape=_OPENAI),
-    _Honoured("/v1/responses", "v1_responses_request", shape=_OPENAI),
-    _Honoured("/v1/messages", "anthropic_v1_messages", shape=_OPENAI),
+    _Rendered("/v1/responses", "v1_responses_request", shape=_OPENAI),
+    _Rendered("/v1/messages", "anthropic_v1_messages", shape=_OPENAI),
     _Chat("/invocations", "sagemaker_chat_completions"),
     _Honoured("/vertex_generate", "vertex_generate", shape=_VERTEX),
-    _Honoured("/api/chat", "ollama_chat", shape=OLLAMA),
+    _Rendered("/api/chat", "ollama_chat", shape=OLLAMA),
     _Honoured("/api/generate", "ollama_generate", shape=OLLAMA),
     _Scoring("/encode", "encode_request"),
     _Scoring("/classify", "classify_request"),
@@ -116,8 +121,8 @@ ROUTES: tuple[Route, ...] = (
     _Scoring("/v1/classify", "openai_v1_classify"),
     _Scoring("/v1/score", "v1_score_request", check=check_score),
     _Scoring("/v1/rerank", "v1_rerank_request", check=check_rerank),
-    _Scoring("/v1/decisions", "v1_decisions_request", since="0.5.21"),
-    _Scoring("/v1/systemone", "systemone_decisions", since="0.5.21"),
+    _Deciding("/v1/decisions", "v1_decisions_request"),
+    _Deciding("/v1/systemone", "systemone_decisions"),
     _Hearing("/v1/audio/transcriptions", "openai_v1_audio_transcriptions"),
     _Hearing("/v1/realtime", REALTIME),
     # Weights, memory and the schedule of the whole server.
@@ -179,11 +184,11 @@ ROUTES: tuple[Route, ...] = (
     _Administrators("/stop_expert_distribution_record", "stop_expert_distribution_record_async"),
     _Administrators("/dump_expert_distribution_record", "dump_expert_distribution_record_async"),
     # Texts that are taken apart, sessions, and facts about the server.
-    _Without("/tokenize", "openai_v1_tokenize"),
-    _Without("/v1/tokenize", "openai_v1_tokenize"),
+    _Without("/tokenize", "openai_v1_tokenize", rendered=CHAT),
+    _Without("/v1/tokenize", "openai_v1_tokenize", rendered=CHAT),
     _Without("/detokenize", "openai_v1_detokenize"),
     _Without("/v1/detokenize", "openai_v1_detokenize"),
-    _Without("/v1/messages/count_tokens", "anthropic_v1_count_tokens"),
+    _Without("/v1/messages/count_tokens", "anthropic_v1_count_tokens", rendered=CHAT),
     _Without("/parse_function_call", "parse_function_call_request", check=check_tool_parser),
     _Without("/separate_reasoning", "separate_reasoning_request", check=check_reasoning_parser),
     _Without("/open_session", "open_session"),

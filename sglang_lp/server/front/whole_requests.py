@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from sglang_lp.errors import RequestError, shown
 from sglang_lp.server.front.answer_errors import noting
 from sglang_lp.server.front.bounds import (
+    MAX_CHARACTERS_OF_TOKEN,
     check_characters,
     check_sampled,
     check_texts,
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 #: Attribute of a body that was checked before SGLang sent the status of its stream.
 _CHECKED = "sglang_lp_checked"
+#: Most characters of several texts that SGLang tokenizes in one go: some 0.5 s.
+_MOST_TOGETHER = 262_144
 #: Characters whose tokenizing takes as long as a call of the tokenizer.
 _EACH_STOP = 32
 #: Routes on which SGLang makes a request of its own.
@@ -88,7 +91,14 @@ class WholeRequests:
             prompt = adapted_request.prompt
             texts = prompt if isinstance(prompt, list) else [prompt]
             check_texts(len(texts), 1)
-            _check_characters(serving.tokenizer_manager, texts)
+            context = serving.tokenizer_manager.model_config.context_len
+            check_characters(texts, context)
+            total = sum(len(one) for one in texts if isinstance(one, str))
+            if total > max(_MOST_TOGETHER, context * MAX_CHARACTERS_OF_TOKEN):
+                raise RequestError(
+                    f"prompt: expected at most {_MOST_TOGETHER} characters in all texts, got "
+                    f"{total}; send several requests"
+                )
 
     def check_detokenize(
         self, serving: Any, adapted_request: Any, *_args: Any, **_kwargs: Any

@@ -143,7 +143,7 @@ BODY = (
     FieldRow("session_id routing_key conversation_id", Key),
     FieldRow("session_params", Session),
     FieldRow("custom_labels", dict[str, Key]),
-    FieldRow("external_trace_header", dict[str, Any]),
+    FieldRow("external_trace_header", dict[str, str]),
     FieldRow("received_time", Finite),
     FieldRow("stream log_metrics background require_reasoning no_logs use_audio_in_video", bool),
     FieldRow(

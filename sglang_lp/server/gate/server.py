@@ -69,6 +69,7 @@ class Server:
         self.longest: int | None = None
         self.tokenizer: Any = None
         self.vocab_size: int | None = None
+        self.context: int | None = None
         self.eos_token_ids: Iterable[int] | None = None
         self.scores = False
         self.trusts_templates = False
@@ -129,6 +130,7 @@ class Server:
         self.trusts_templates = getattr(options, "trust_request_chat_template", False)
         self.longest = getattr(process, "max_req_input_len", None)
         self.vocab_size = process.model_config.vocab_size
+        self.context = getattr(process.model_config, "context_len", None)
         self.eos_token_ids = process.model_config.hf_eos_token_id
         tokenizer = getattr(process, "tokenizer", None)
         is_new = tokenizer is not None and tokenizer is not self.tokenizer

@@ -157,6 +157,20 @@ def test_a_body_of_too_many_levels_is_refused(client, levels):
     assert post(client, "/new", wide).status_code == 200
 
 
+def test_a_chat_that_is_too_long_for_the_context_is_refused_in_the_form_of_its_route(
+    client, guard, monkeypatch
+):
+    monkeypatch.setattr(guard.server, "context", 10)
+    body = {"messages": [{"role": "user", "content": "a" * 161}]}
+    refused = post(client, "/v1/messages", body)
+
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"].startswith("messages: expected at most 160 charact")
+    assert post(client, "/generate", body).status_code == 200
+    body["messages"][0]["content"] = [{"type": "image", "source": {"data": "a" * 161}}]
+    assert post(client, "/v1/messages", body).status_code == 200
+
+
 # Starlette decoded 540 kB of punycode in 7 s, and Python keeps each unknown name of a codec.
 @pytest.mark.parametrize("charset", ["punycode", '"idna"', "no-codec", "UTF-8; charset=utf-7"])
 def test_a_form_in_another_charset_than_utf_8_is_not_read(guard, charset):

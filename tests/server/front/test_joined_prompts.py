@@ -7,9 +7,9 @@ import pytest
 from sglang_lp.errors import RequestError
 from sglang_lp.server.front.routes import ROUTES
 
-check_score, check_rerank = (
+check_score, check_rerank, check_decisions = (
     next(route.check for route in ROUTES if route.path == path)
-    for path in ("/v1/score", "/v1/rerank")
+    for path in ("/v1/score", "/v1/rerank", "/v1/decisions")
 )
 LABELS = {"label_token_ids": [1]}
 
@@ -47,10 +47,20 @@ def test_so_does_a_reranking(query, documents):
         check_rerank({"query": parts, "documents": documents})
 
 
+@pytest.mark.parametrize("name", ["input", "state"])
+@pytest.mark.parametrize("shape", [list, dict.fromkeys])
+def test_so_do_decisions(name, shape):
+    for given, count in (("a" * 100_000, 1_000), (["a" * 100_000], 1_000), ("a", 3_000)):
+        with pytest.raises(RequestError, match=r"^questions: expected at most 2048"):
+            check_decisions({name: given, "questions": shape(range(count))})
+    check_decisions({name: "a" * 8_000, "questions": shape(range(2_000))})
+
+
 def test_ordinary_bodies_pass_and_wrong_types_are_left_to_sglang():
     check_score({"query": "a" * 8_000, "items": ["b" * 2_000] * 1_000, "label_token_ids": [1, 2]})
     check_score({"query": "a", "items": ["b"] * 50, "score_extraction_token": "c", **LABELS})
     check_rerank({"query": "a" * 500, "documents": ["b" * 2_000] * 2_048, "instruct": "c"})
     for wrong in (None, [], "a", {}, {"query": 5, "items": 5, "label_token_ids": 5}):
         check_score(wrong)
+        check_decisions(wrong)
         check_rerank(wrong)

@@ -226,7 +226,11 @@ def test_a_prompt_without_tokens_is_refused_unless_something_is_in_their_place()
 SERVING = SimpleNamespace(tokenizer_manager=MANAGER)
 
 
-@pytest.mark.parametrize("prompt", ["a" * 2_000_000, ["a", "a" * 2_000_000], ["a"] * 3_000])
+@pytest.mark.parametrize(
+    "prompt",
+    ["a" * 2_000_000, ["a", "a" * 2_000_000], ["a"] * 3_000, ["a" * 1_600] * 164],
+    ids=["one", "one of two", "number", "together"],
+)
 def test_texts_that_take_too_long_to_tokenize_are_refused(whole, prompt):
     with pytest.raises(RequestError):
         whole.check_tokenize(SERVING, SimpleNamespace(prompt=prompt))
