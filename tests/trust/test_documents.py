@@ -20,8 +20,16 @@ from sglang_lp.errors import RefusalReason
 from sglang_lp.params import parsed
 from sglang_lp.policy.file import PolicyFile
 from sglang_lp.policy.sections import Ceiling, Chosen, Profile, Structured
-from sglang_lp.server.front import bounds, lists, refused_values, scoring, tokenizer
-from sglang_lp.server.gate import guard, request_fields, reserved_keys, stop_regex
+from sglang_lp.server.front import (
+    bounds,
+    joined_prompts,
+    lists,
+    refused_values,
+    scoring,
+    tokenizer,
+    whole_requests,
+)
+from sglang_lp.server.gate import grammars, guard, request_fields, reserved_keys, stop_regex
 from sglang_lp.server.startup.launch import REFUSED
 from sglang_lp.text import encoding
 from sglang_lp.text.automaton import MAX_SEQUENCE_IDS
@@ -102,13 +110,21 @@ BOUNDS = [
     [bounds.MAX_LINKS],
     [bounds.MAX_COPIED, bounds.MAX_COPIED / (1 << 17)],
     [bounds.MAX_REQUESTS, bounds.MAX_COPIES],
-    [bounds.MAX_CHARACTERS_OF_TOKEN],
+    [bounds.MAX_CHARACTERS_OF_TOKEN, whole_requests._MOST_TOGETHER],
     [bounds.MAX_INNER],
     [request_fields.MAX_STOP, stop_regex.MAX_STEPS, stop_regex.MAX_WIDTH],
     [bounds.MAX_SAMPLED["logit_bias"][0]],
     [bounds.MAX_SAMPLED[name][0] for name in ("stop", "stop_regex")],
     [bounds.MAX_SAMPLED["json_schema"][0]],
+    [
+        *(request_fields.MAX_REGEX, request_fields.MAX_EBNF, request_fields.MAX_SCHEMA),
+        *(grammars.MAX_LEVELS, grammars.MAX_DEFINED),
+    ],
     [bounds.MAX_SAMPLED["top_logprobs_num"][0], bounds.MAX_PROMPT_LOGPROBS],
+    [
+        *(joined_prompts.MAX_JOINED, joined_prompts.MAX_TOKENIZED),
+        bounds.MAX_SAMPLED["token_ids_logprob"][0],
+    ],
     [request_fields.MAX_KEY],
     [refused_values.MAX_CALLS, refused_values.MAX_THOUGHTS, refused_values.MAX_BLANKS],
     [bounds.MAX_CHOICES],
