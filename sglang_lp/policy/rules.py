@@ -304,7 +304,7 @@ class Rules:
         processor, params = self._default
         set_too = {k: v for k, v in _public(given).items() if k in fields and v is not None}
         links = parse_links(processor, {**params, **set_too}, served.vocab_size)
-        return _Requested(links, ProposedBudgets(own, asked.field, effort, params.get(BUDGET)))
+        return _Requested(links, ProposedBudgets(own, asked.field, effort, _budget_of(links)))
 
     def _of_fields(
         self, fields: Iterable[tuple[str, Any]], links: Sequence[Link], served: ServedModel
@@ -397,19 +397,23 @@ class Rules:
                     f"this profile lets a request set {allowed}, got {shown(asks_for)}{where}"
                     f"{did_you_mean(asks_for, profile.may_set)}",
                 )
-        links, base = [], None
+        links = []
         for processor, params in profile.choices:
             fields = fields_of(processor)
             own = {key: value for key, value in given.items() if key in fields}
+            if own.get(BUDGET, 0) is None:
+                del own[BUDGET]  # as if left out
             links += parse_links(processor, {**params, **own}, served.vocab_size)
-            if thinks(links[-1]):
-                base = params.get(BUDGET)
+        budget = _budget_of(links)
         if BUDGET not in profile.may_set:
-            return _Requested(links, ProposedBudgets(default=base))
-        budget = None
-        if given.get(BUDGET) is not None:
-            budget = next((link.params.thinking_budget for link in links if thinks(link)), None)
-        return _Requested(links, ProposedBudgets(budget, asked.field, effort, base))
+            return _Requested(links, ProposedBudgets(default=budget))
+        asked_for = None if given.get(BUDGET) is None else budget
+        return _Requested(links, ProposedBudgets(asked_for, asked.field, effort, budget))
+
+
+def _budget_of(links: Iterable[Link]) -> int | None:
+    """Return the number of the thinking budget among some links, if there is one."""
+    return next((link.params.thinking_budget for link in links if thinks(link)), None)
 
 
 def _public(given: Any) -> Mapping[str, Any]:

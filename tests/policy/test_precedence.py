@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -201,3 +202,41 @@ def test_no_request_gets_more_than_the_ceiling_or_sheds_what_is_mandatory(policy
     assert links["DisallowedTokensLogitsProcessor"].token_ids == (7,)
     assert 0 <= links[THINK].thinking_budget <= 9
     assert "DisallowedTokensLogitsProcessor" not in decided.names
+
+
+@pytest.mark.parametrize(
+    ("decisions", "budget"),
+    [
+        ({}, 5),
+        ({"ceilings": {"thinking_budget": Ceiling(at_most=10)}}, 5),
+        ({"ceilings": {"thinking_budget": Ceiling(at_most=3)}}, 3),
+        ({"ceilings": {"total_thinking_tokens": Ceiling(at_most=40)}}, 5),
+        ({"effort": {"answer_room": 4}}, 5),
+    ],
+)
+def test_a_budget_in_an_operators_chain_keeps_its_number(decisions, budget):
+    chain = Chosen(
+        processor="ChainLogitProcessor",
+        params={"chain": [OTHER, THINK], "1.thinking_budget": 5},
+    )
+    policy = Policy(defaults=chain, profiles={"calm": Profile(processors=(chain,))}, **decisions)
+    rules = Rules(policy, VERIFIER.resolve)
+    rules.fit(SERVED)
+
+    for runs in (None, "calm"):
+        think = rules.decide(asked_for(runs), SERVED).links[1]
+        assert (think.processor, think.params.thinking_budget) == (
+            ThinkingBudgetLogitProcessor,
+            budget,
+        )
+
+
+def test_a_budget_of_null_leaves_a_profiles_budget_as_it_is():
+    calm = Profile(
+        processors=(Chosen(processor=THINK, params={"thinking_budget": 5}),),
+        may_set=("thinking_budget",),
+    )
+    rules = Rules(Policy(profiles={"calm": calm}), VERIFIER.resolve)
+
+    (think,) = rules.decide(asked_for("calm", {"thinking_budget": None}), SERVED).links
+    assert think.params.thinking_budget == 5
