@@ -12,6 +12,7 @@ from sglang_lp.errors import PolicyError, did_you_mean, shown
 from sglang_lp.importing import parse_entry
 from sglang_lp.params import is_private
 from sglang_lp.policy.classes import load
+from sglang_lp.policy.fields import ASKED_FIELDS
 from sglang_lp.policy.thinking import is_thinking_budget
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class LoadedProfile(NamedTuple):
 
     Attributes:
         choices: The processors.
-        may_set: Names of the parameters that a request may set.
+        may_set: Names of the parameters and other engines' fields that a request may set.
     """
 
     choices: list[LoadedChoice]
@@ -111,8 +112,8 @@ def load_profile(profile: Profile, where: str) -> LoadedProfile:
     """Import the classes of a profile, and check that they can run together.
 
     Raises:
-        PolicyError: As :func:`load_choice`; or the classes cannot run together, or a parameter in
-            ``may_set`` belongs to none or several of them.
+        PolicyError: As :func:`load_choice`; or the classes cannot run together, or a name in
+            ``may_set`` is a parameter of several of them, or neither a parameter nor a field.
     """
     choices = [
         load_choice(chosen, f"{where}.processors[{index}]")
@@ -129,10 +130,10 @@ def load_profile(profile: Profile, where: str) -> LoadedProfile:
         owners = [
             one.processor.__name__ for one in choices if name in open_fields_of(one.processor)
         ]
-        if len(owners) != 1:
+        if len(owners) != 1 and (owners or name not in ASKED_FIELDS):
             raise PolicyError(
-                f"{where}.may_set: expected parameters that one of its processors has, got "
-                f"{shown(name)}, which {' and '.join(owners) or 'none of them'} has"
+                f"{where}.may_set: expected parameters that one of its processors has, or fields "
+                f"of clients, got {shown(name)}, which {' and '.join(owners) or 'none of them'} has"
             )
     return LoadedProfile(choices, frozenset(profile.may_set))
 

@@ -93,3 +93,6 @@ ENGINE_FIELDS: Mapping[str, EngineField] = {
         TopNSigmaLogitProcessor, lambda sigmas, _served: {"top_n_sigma": sigmas}
     ),
 }
+
+#: Those that are not SGLang's: a profile says which of them its requests may have.
+ASKED_FIELDS = frozenset(name for name, field in ENGINE_FIELDS.items() if not field.is_sglangs)

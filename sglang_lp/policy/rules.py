@@ -29,7 +29,7 @@ from sglang_lp.policy.chosen import (
     load_profile,
     open_fields_of,
 )
-from sglang_lp.policy.fields import ENGINE_FIELDS
+from sglang_lp.policy.fields import ASKED_FIELDS, ENGINE_FIELDS
 from sglang_lp.policy.thinking import (
     BUDGET,
     ProposedBudgets,
@@ -385,10 +385,12 @@ class Rules:
         """Return the processors of a profile, with the parameters that it lets the request set."""
         profile = self._profiles[name]
         given = _public(asked.custom_params)
-        others = [name for name, _ in asked.fields if not ENGINE_FIELDS[name].is_sglangs]
+        others = [name for name, _ in asked.fields if name in ASKED_FIELDS]
         asks = [*given, *([] if asked.field is None else [BUDGET]), *others]
+        known = {name for one in profile.choices for name in fields_of(one.processor)}
+        unknown = given.keys() - known  # such as a field in the wrong place
         for asks_for in asks:
-            if asks_for not in profile.may_set:
+            if asks_for not in profile.may_set or asks_for in unknown:
                 allowed = ", ".join(sorted(profile.may_set)) or "no parameter"
                 where = "" if asks_for in given else ", in a field of the request"
                 raise InvalidParameter(

@@ -56,7 +56,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     Attributes:
         processors: The processors that it runs.
-        may_set: Names of the parameters that the request may set.
+        may_set: Names of the parameters and other engines' fields that the request may set.
     """
 
     processors: tuple[Chosen, ...]

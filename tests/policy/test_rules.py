@@ -362,6 +362,20 @@ def test_a_profile_runs_what_the_operator_bundled_and_takes_what_it_lets_be_set(
         rules.decide(asked_for("support", {"soft_top_n": 3}), SERVED)
 
 
+def test_a_profile_takes_the_fields_of_other_engines_that_it_lets_be_set():
+    rules = rules_of(profiles={"calm": Profile(processors=(BAN,), may_set=("bad_words",))})
+    field = ("bad_words", [2, 5, 6])
+
+    decided = rules.decide(asked_for("calm", fields=(field,)), SERVED)
+    assert decided.names == (BAN.processor, "BadWordsLogitProcessor")
+    for refused in (
+        asked_for("calm", fields=(field, ("top_n_sigma", 1.0))),
+        asked_for("calm", {"bad_words": ["a"]}),  # no parameter of a processor
+    ):
+        with pytest.raises(InvalidParameter, match="lets a request set bad_words, got"):
+            rules.decide(refused, SERVED)
+
+
 def test_a_budget_field_beside_a_profile_that_takes_none_is_refused():
     rules = rules_of(profiles={"calm": Profile(processors=(DEFAULT,))})
 
