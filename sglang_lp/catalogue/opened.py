@@ -198,4 +198,5 @@ def _stamp(path: Path) -> tuple[int, ...] | None:
         found = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    # The ctime changes with permissions, which may be why a file was refused.
+    return found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns, found.st_mtime_ns

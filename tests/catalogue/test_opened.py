@@ -168,6 +168,26 @@ def test_a_version_that_cannot_be_opened_changes_nothing_and_is_told_once(folder
     assert looks(catalogues) == [Renewal("items")]
 
 
+def test_a_file_that_could_not_be_read_is_taken_up_when_its_permissions_are_mended(
+    folder, monkeypatch
+):
+    catalogues = opened(folder, 'file = "items.cat"')
+    path = folder / "items.cat"
+    save(index_of((7, 8)), path)
+    path.chmod(0)
+    with monkeypatch.context() as unreadable:  # root may read every file
+        unreadable.setattr("sglang_lp.catalogue.opened.load", deny)
+        assert [one.problem for one in looks(catalogues, 3)] == ["catalogues.items: denied"]
+
+    path.chmod(0o644)
+
+    assert looks(catalogues) == [Renewal("items")]
+
+
+def deny(_path, **_):
+    raise CatalogueError("denied")
+
+
 def test_the_file_of_the_version_in_use_put_back_after_a_refused_file_is_told(folder):
     catalogues = opened(folder, 'file = "items.cat"')
     good = (folder / "items.cat").read_bytes()
