@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,7 +34,8 @@ def lower(link: Link, ceilings: Mapping[str, Ceiling]) -> Link:
     Where a parameter that is left out means no limit, it gets the ceiling.
 
     Raises:
-        InvalidParameter: A number is above a ceiling that refuses.
+        InvalidParameter: A number is above a ceiling that refuses, or that is below the range of
+            the parameter.
     """
     if issubclass(link.processor, AdaptedProcessor):
         return link  # see lower_arguments()
@@ -48,6 +50,10 @@ def lower(link: Link, ceilings: Mapping[str, Ceiling]) -> Link:
             changes[name] = _lowered(link, name, value, ceilings[name])
     if not changes:
         return link
+    for name, value in changes.items():
+        if not _is_in_range(kind, name, value):
+            came = getattr(link.params, name)
+            raise refusal(link.processor, name, ceilings[name].at_most, came)
     return link._replace(params=replaced(link.params, link.processor.__name__, **changes))
 
 
@@ -143,6 +149,21 @@ def _lowered(link: Link, name: str, value: Any, ceiling: Ceiling) -> Any:
         raise refusal(link.processor, name, ceiling.at_most, value)
     most = ceiling.at_most
     return math.floor(most) if isinstance(value, int) else type(value)(most)
+
+
+def _is_in_range(kind: type[Parameters], name: str, value: float) -> bool:
+    """Tell whether a number is in the range of a parameter."""
+    try:
+        msgspec.convert(value, _types_of(kind)[name])
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=256)
+def _types_of(kind: type[Parameters]) -> dict[str, Any]:
+    """Return the types of a class's parameters, with their ranges."""
+    return {field.name: field.type for field in msgspec.structs.fields(kind)}
 
 
 def _number(value: Any) -> float | None:

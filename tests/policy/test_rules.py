@@ -341,6 +341,21 @@ def test_a_ceiling_that_refuses_names_the_parameter_and_the_most():
         rules.decide(asked_for("DRYLogitProcessor", {"dry_multiplier": 3.0}), SERVED)
 
 
+@pytest.mark.parametrize(
+    ("processor", "params", "name", "at_most"),
+    [
+        ("TopNSigmaLogitProcessor", {}, "top_n_sigma", 0),
+        ("DRYLogitProcessor", {"dry_multiplier": 1.0}, "dry_allowed_length", 0.5),
+        ("TemperatureLogitProcessor", {"temperature": 0.5}, "temperature", 0),
+    ],
+)
+def test_a_number_that_cannot_be_as_low_as_its_ceiling_is_refused(processor, params, name, at_most):
+    rules = rules_of(ceilings={name: Ceiling(at_most=at_most)})
+
+    with pytest.raises(InvalidParameter, match=rf"{name}.*at most {at_most} on this server"):
+        rules.decide(asked_for(processor, params), SERVED)
+
+
 def test_a_profile_runs_what_the_operator_bundled_and_takes_what_it_lets_be_set():
     rules = rules_of(
         profiles={
