@@ -98,7 +98,9 @@ def require_tokenizer(processor: str, name: str, tokenizer: Any) -> None:
         )
 
 
-def forced_text(processor: str, name: str, tokenizer: Any, text: str) -> tuple[int, ...]:
+def forced_text(
+    processor: str, name: str, tokenizer: Any, text: str, vocab_size: int | None
+) -> tuple[int, ...]:
     """Return the tokens to force for a text.
 
     The tokenizer's own tokens for the text are used, because the model has seen them. Exceptions:
@@ -112,15 +114,16 @@ def forced_text(processor: str, name: str, tokenizer: Any, text: str) -> tuple[i
         name: The parameter's name, for the message.
         tokenizer: The served model's, or ``None``.
         text: A character or more.
+        vocab_size: Number of logits in a row, if known: a tokenizer may have more tokens.
 
     Raises:
-        InvalidParameter: No tokens spell it, or the bytes of the tokens are unknown; or it contains
-            the name of a special token.
+        InvalidParameter: No tokens spell it, or one of them has no logit, or the bytes of the
+            tokens are unknown; or it contains the name of a special token.
     """
     vocabulary = served_vocabulary(processor, name, tokenizer)
     refuse_names(processor, name, vocabulary, [text])
     ids = _forced_text(vocabulary, tokenizer, text)
-    if not ids:
+    if not ids or (vocab_size is not None and max(ids) >= vocab_size):
         raise InvalidParameter(
             processor, name, f"expected text that the served model can write, got {shown(text)}"
         )

@@ -15,6 +15,7 @@ from sglang_lp.builtins import (
     DRYLogitProcessor,
     ForcedSequenceLogitProcessor,
     ForcedWordsLogitProcessor,
+    GenLengthLogitProcessor,
     MinLengthLogitProcessor,
     ThinkingBudgetLogitProcessor,
     TriggerPhraseLogitProcessor,
@@ -259,6 +260,25 @@ def test_after_the_first_word_a_forced_text_has_the_tokens_that_the_tokenizer_wr
 def test_a_text_that_no_tokens_spell_is_refused(processor, params):
     with pytest.raises(InvalidParameter, match="that the served model can write"):
         fitted(processor, params, sentencepiece_like())
+
+
+@pytest.mark.parametrize(
+    ("processor", "params"),
+    [
+        (ForcedSequenceLogitProcessor, {"text": "Sure"}),
+        (TriggerPhraseLogitProcessor, {"trigger": "a", "phrase": "Sure"}),
+        (ForcedWordsLogitProcessor, {"words": ["Sure"], "eos_token_ids": [1]}),
+        (GenLengthLogitProcessor, {"bias": 1.0, "text": "Sure"}),
+        (ThinkingBudgetLogitProcessor, {"thinking_budget": 2, "closing": "Sure"}),
+    ],
+)
+def test_a_text_whose_tokens_have_no_logit_is_refused(processor, params):
+    tokenizer = byte_level(["a"], 258)
+    tokenizer.add_tokens(["Sure"])
+    first = tokenizer.token_to_id("Sure")
+
+    with pytest.raises(InvalidParameter, match=r"(text|phrase|words|closing) of .*'Sure'"):
+        fitted(processor, params, tokenizer, first)
 
 
 @pytest.mark.parametrize(

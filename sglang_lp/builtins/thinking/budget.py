@@ -212,7 +212,9 @@ class ThinkingBudgetLogitProcessor(LogitProcessor):
         """Check the class's ids against the served tokenizer, or look the ids up there."""
         tokenizer = served.tokenizer
         if params.closing is not None:
-            message = forced_text(cls.__name__, "closing", tokenizer, params.closing)
+            message = forced_text(
+                cls.__name__, "closing", tokenizer, params.closing, served.vocab_size
+            )
             if len(message) > MAX_MESSAGE:
                 raise InvalidParameter(
                     cls.__name__,

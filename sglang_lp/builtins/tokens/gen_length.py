@@ -90,6 +90,8 @@ class GenLengthLogitProcessor(LogitProcessor):
         else:
             served_vocabulary(cls.__name__, "text", served.tokenizer)
             ends = encode(served.tokenizer, params.text)
+            if served.vocab_size is not None and max(ends, default=0) >= served.vocab_size:
+                ends = ()  # tokenizers may have more
             if len(ends) != 1:
                 raise InvalidParameter(
                     cls.__name__,

@@ -62,7 +62,9 @@ class ForcedSequenceLogitProcessor(LogitProcessor):
         given: Any = params
         if given.text is None:
             return super().fit_params(params, served)
-        token_ids = forced_text(cls.__name__, "text", served.tokenizer, given.text)
+        token_ids = forced_text(
+            cls.__name__, "text", served.tokenizer, given.text, served.vocab_size
+        )
         fitted: Parameters = msgspec.structs.replace(given, text=None, token_ids=token_ids)
         return fitted
 

@@ -127,7 +127,8 @@ class ForcedWordsLogitProcessor(LogitProcessor):
                     cls.__name__, "token_ids", "given together with words; give one"
                 )
             words = tuple(dict.fromkeys(params.words))
-            spelled = [forced_text(cls.__name__, "words", served.tokenizer, word) for word in words]
+            given = cls.__name__, "words", served.tokenizer
+            spelled = [forced_text(*given, word, served.vocab_size) for word in words]
             token_ids = tuple(token_id for word in spelled for token_id in word)
             lengths = tuple(map(len, spelled))
             params = replaced(params, cls.__name__, words=words)

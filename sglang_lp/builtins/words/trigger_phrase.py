@@ -128,7 +128,9 @@ class TriggerPhraseLogitProcessor(LogitProcessor):
         """Turn the phrase into tokens of the served model, and name its end tokens."""
         phrase, before = params.phrase_token_ids, params.before_token_ids
         if phrase is None:
-            phrase = forced_text(cls.__name__, "phrase", served.tokenizer, params.phrase)
+            phrase = forced_text(
+                cls.__name__, "phrase", served.tokenizer, params.phrase, served.vocab_size
+            )
         if not params.has_trigger:
             before = ends_for(cls.__name__, "before_token_ids", before, served)
         fitted = replaced(

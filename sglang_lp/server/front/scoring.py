@@ -124,7 +124,7 @@ def _choices(params: Any, tokenizer: Any, vocab_size: int | None) -> list[_Choic
         by_key = {ids: (None, ids) for ids in map(tuple, split(params.token_ids, params.lengths))}
     else:
         for text in params.choices:
-            by_key[text.encode()] = text, forced_text(name, "choices", tokenizer, text)
+            by_key[text.encode()] = text, forced_text(name, "choices", tokenizer, text, vocab_size)
         known = spellings(ChoiceLogitProcessor.compiled(params, tokenizer), _MOST_SPELLINGS)
     begun = {one for one, after in pairwise(sorted(by_key)) if after[: len(one)] == one}
 
