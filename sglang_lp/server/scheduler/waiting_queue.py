@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sglang_lp._engine.history.attached import rows_of
+from sglang_lp._engine.history.attached import detach_row, rows_of
 from sglang_lp.server.scheduler.beams.steps import beams_of
 from sglang_lp.server.scheduler.disaggregated import resume
 
@@ -120,12 +120,21 @@ class WaitingQueue:
 
 
 def _rows_of(queue: Sequence[Any]) -> list[Row | None]:
+    """Return the row of each request, ``None`` for a request that needs no prompt to be read.
+
+    SGLang replaces the prompt of a request that it ends before its first step, so the tokens that
+    the request resumes are gone.
+    """
     # A request for an embedding has no sampling parameters.
     rows = rows_of([getattr(req.sampling_params, "custom_params", None) for req in queue])
     for index, req in enumerate(queue):
         beams = beams_of(getattr(req, "beam_group", None))
         if beams is not None:
             rows[index] = beams.leader
+        row = rows[index]
+        if row is not None and row.unread and req.to_finish is not None:
+            detach_row(req.sampling_params.custom_params)
+            rows[index] = None
     return rows
 
 

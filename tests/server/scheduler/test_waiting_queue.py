@@ -143,6 +143,18 @@ def test_an_answer_is_resumed_piece_by_piece_where_a_batch_waits(guard, busy):
     assert sum(TakesIn.times) == 3010
 
 
+def test_a_request_that_sglang_ends_before_its_first_step_begins_at_once_unread(guard):
+    """SGLang makes its prompt a single token, which has none of the tokens to resume."""
+    TakesIn.times = ()
+    arrivals = Arrivals()
+    req = arriving(arrivals, 1, processor=TakesIn, prompt=LONG[:4000], resumed=3000)
+    req.origin_input_ids, req.to_finish = array("q", [0]), "its grammar cannot be compiled"
+
+    assert batches(WaitingQueue(guard, arrivals).hold, Scheduler([req]), 1) == [[0]]
+    assert not TakesIn.times
+    assert rows_of([req.sampling_params.custom_params]) == [None]
+
+
 def test_a_step_that_comes_before_an_answer_is_resumed_takes_it_in(guard):
     TakesIn.times = ()
     arrivals = Arrivals()
