@@ -122,7 +122,7 @@ def measure() -> dict[str, Any]:
         planned, runs = [], []
         for _ in range(RUNS):
             began = seconds()
-            plans = Plans(read(context.serialize_json()), vocabulary, json="whole")
+            plans = Plans(read(context), vocabulary, json="whole")
             plans.prepare()
             planned.append(seconds() - began)
             age()

@@ -143,7 +143,7 @@ def compile_grammar(kind: str, grammar: Any, banned: Sequence[int] = ()) -> Comp
         Unsupported: As for :class:`Plans`.
     """
     context = compile_context(kind, grammar)
-    automaton = read(context.serialize_json())
+    automaton = read(context)
     own = vocabulary().without(banned)
     json: Json = "whole" if kind == "json_schema" else "none"
     if kind == "structural_tag":

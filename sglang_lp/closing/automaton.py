@@ -5,12 +5,13 @@ nothing, or calls a rule: a recursive transition network (Woods, "Transition net
 natural language analysis", 1970).
 
 The serialized form is private to xgrammar. Its version is checked, so another form is refused and
-never misread.
+never misread. Read while other requests are served: no part takes long under Python's lock.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -24,6 +25,15 @@ _EMPTY, _CALL, _REPEAT = -1, -2, -4
 
 #: Most states of an automaton: each costs time when the grammar is compiled.
 _MOST_STATES = 20_000
+
+#: Most characters of the states as xgrammar prints them: once, and once for each rule. The
+#: serialized form repeats the states of the whole grammar for each rule: its length is quadratic.
+_MOST_PRINTED, _MOST_REPEATED = 1_000_000, 24_000_000
+
+#: The part of the serialized form with an entry for each rule: its name, the name after it, and the
+#: end of an entry, with the first state of the rule and the states in which it may end.
+_RULES, _AFTER_RULES = '"per_rule_fsms":', '"allow_empty_rule_ids":'
+_RULE = re.compile(r'"edge_num":\d+\},(\d+),\[([\d,]*)\]')
 
 #: Bytes that JSON writes between its values.
 _BLANKS = frozenset(b"\t\n\r ")
@@ -111,34 +121,60 @@ class GrammarAutomaton(NamedTuple):
         return self._replace(edges=edges)
 
 
-def read(serialized: str) -> GrammarAutomaton:
+def read(compiled: Any) -> GrammarAutomaton:
     """Read the automaton of a compiled grammar.
 
     Args:
-        serialized: Result of xgrammar's ``CompiledGrammar.serialize_json``.
+        compiled: xgrammar's ``CompiledGrammar``.
 
     Raises:
         Unsupported: The form has another version, or an edge reads token ids, or there are too
-            many states.
+            many states or rules.
     """
-    whole = orjson.loads(serialized)
+    from xgrammar import testing
+
+    grammar = compiled.grammar
+    printed = testing._print_grammar_fsms(grammar)  # noqa: SLF001 - of the length of one rule's entry
+    count = printed.count(", FSM: ")
+    if len(printed) > _MOST_PRINTED or len(printed) * count > _MOST_REPEATED:
+        raise Unsupported(
+            f"expected a grammar whose states have at most {_MOST_PRINTED} characters, and "
+            f"{_MOST_REPEATED} if each rule repeats them; got {len(printed)} characters and "
+            f"{count} rules"
+        )
+    whole, rules = _parse(grammar.serialize_json())
     check_version(whole.get("__VERSION__"))
-    grammar = whole["grammar"]
-    machine = grammar["complete_fsm"]["edges"]
+    machine = whole["complete_fsm"]["edges"]
     bounds, data = machine["indptr_"], machine["data_"]
     size = len(bounds) - 1
     if size > _MOST_STATES:
         raise Unsupported(f"expected a grammar of at most {_MOST_STATES} states, got {size}")
-    reading = _AutomatonReader(grammar["complete_fsm"]["edge_aux_data"], size)
+    reading = _AutomatonReader(whole["complete_fsm"]["edge_aux_data"], size)
     for state in range(size):
         for kind, value, to in data[bounds[state] : bounds[state + 1]]:
             reading.add(state, kind, value, to)
-    if any(not rule for rule in grammar["per_rule_fsms"]):
+    if len(rules) != len(whole["rules"]):
         raise Unsupported("this grammar has a rule that xgrammar did not compile to an automaton")
-    starts = [rule[0][1] for rule in grammar["per_rule_fsms"]]
-    finals = frozenset(state for rule in grammar["per_rule_fsms"] for state in rule[0][2])
+    starts = [start for start, _ in rules]
+    finals = frozenset(state for _, ends in rules for state in ends)
     found = reading.edges, reading.empty, reading.calls
-    return GrammarAutomaton(*found, starts, finals, grammar["root_rule_id"])
+    return GrammarAutomaton(*found, starts, finals, whole["root_rule_id"])
+
+
+def _parse(serialized: str) -> tuple[dict[str, Any], list[tuple[int, list[int]]]]:
+    """Parse the serialized form of a grammar, and of its rules only what differs.
+
+    A parse of the whole holds Python's lock for all of its time, and no step runs meanwhile.
+
+    Returns:
+        The form without the entries of rules; and for each rule the first and the final states.
+    """
+    begin, end = serialized.index(_RULES), serialized.rindex(_AFTER_RULES)
+    rules = [
+        (int(found[1]), [int(state) for state in found[2].split(",") if state])
+        for found in _RULE.finditer(serialized, begin, end)
+    ]
+    return orjson.loads(serialized[:begin] + serialized[end:]), rules
 
 
 def check_version(version: object) -> None:

@@ -174,7 +174,7 @@ class Plans:
     ) -> Plans | str:
         """Return prepared plans of xgrammar's ``CompiledGrammar``, or why there are none."""
         try:
-            plans = cls(read(compiled.serialize_json()), vocabulary, json=json)
+            plans = cls(read(compiled), vocabulary, json=json)
         except RequestError as error:
             return str(error)
         plans.prepare()

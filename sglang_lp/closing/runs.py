@@ -66,7 +66,7 @@ def find_runs(vocabulary: GrammarVocabulary, shape: Shape) -> Runs:
         whole = at == _BETWEEN
         letters[trie.tokens(nodes[whole])] = np.repeat(count[whole], trie.endings[nodes[whole]])
     rows = [letters == length for length in range(1, int(letters.max(initial=0)) + 1)]
-    others = trie.token_ids[letters[trie.token_ids] == 0].tolist()
+    others = vocabulary.ids[letters[vocabulary.ids] == 0].tolist()
     return Runs(
         [packed(row) for row in rows],
         [int(row.argmax()) if row.any() else -1 for row in rows],

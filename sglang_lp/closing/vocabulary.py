@@ -59,7 +59,8 @@ class GrammarVocabulary:
         spelled: Bytes of each token id.
         stops: Token ids that end an answer, ascending.
         size: Number of token ids.
-        trie: The usable tokens.
+        ids: The usable tokens, in the order of their bytes.
+        trie: The usable tokens as a trie.
         single: The bytes that a token of their own spells.
         longest: Number of bytes of the longest token that plans use.
         stop_row: The end tokens, packed.
@@ -85,19 +86,20 @@ class GrammarVocabulary:
         self.size = len(spelled)
         self._banned = frozenset(banned)
         unused = self._banned | set(self.stops)
-        ids = [token for token, text in enumerate(spelled) if text and token not in unused]
+        ordered = _sorted(spelled) if base is None else base.ids.tolist()
+        ids = [token for token in ordered if token not in unused]
+        self.ids: NDArray[np.int32] = np.array(ids, np.int32)
         self._ids: dict[bytes, int] = {}
         for token in reversed(ids):  # of equal texts the smallest id
             if len(spelled[token]) <= _LONGEST:
                 self._ids[spelled[token]] = token
         #: Lengths of the tokens that begin with one or two bytes.
-        self._lengths: dict[bytes, list[int]] = {}
-        for text in sorted(self._ids, key=len):
-            known = self._lengths.setdefault(text[:2], [])
-            if not known or known[-1] != len(text):
-                known.append(len(text))
+        lengths: dict[bytes, set[int]] = {}
+        for text in self._ids:
+            lengths.setdefault(text[:2], set()).add(len(text))
+        self._lengths = {prefix: sorted(known) for prefix, known in lengths.items()}
         self.single = frozenset(text[0] for text in self._ids if len(text) == 1)
-        self.longest = max(map(len, self._ids), default=1)
+        self.longest = max((known[-1] for known in self._lengths.values()), default=1)
         self.trie = make_trie(spelled, ids)
         self.stop_row = packed(np.isin(np.arange(self.size), self.stops))
 
@@ -157,16 +159,31 @@ def packed(chosen: NDArray[np.bool_]) -> NDArray[np.uint32]:
     return row.view(np.uint32)
 
 
-def make_trie(spelled: Sequence[bytes], some: Iterable[int]) -> Trie:
+def _sorted(spelled: Sequence[bytes]) -> list[int]:
+    """Return the token ids with bytes in the order of their bytes; equal ones by their ids.
+
+    One sort of all would hold Python's lock for all of its time, and no step runs meanwhile.
+    """
+    parts: dict[bytes, list[int]] = {}
+    for token, text in enumerate(spelled):
+        if text:
+            parts.setdefault(text[:2], []).append(token)
+    return [
+        token
+        for prefix in sorted(parts)
+        for token in sorted(parts[prefix], key=spelled.__getitem__)
+    ]
+
+
+def make_trie(spelled: Sequence[bytes], ids: Sequence[int]) -> Trie:
     """Return the trie of some tokens, made one depth at a time.
 
     Args:
         spelled: Bytes of each token id.
-        some: The tokens, each with bytes.
+        ids: The tokens, each with bytes, in the order of these.
     """
-    ids = sorted(some, key=spelled.__getitem__)  # equal texts keep the order of their ids
     texts = [spelled[token] for token in ids]
-    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    lengths = np.array([len(text) for text in texts], np.int64)
     flat = np.frombuffer(b"".join(texts), np.uint8).astype(np.int32)
     offsets = np.cumsum(lengths) - lengths
     at = np.zeros(len(texts), np.int32)

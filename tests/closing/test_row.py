@@ -1,6 +1,7 @@
 """Answers are complete within every limit from the shortest complete answer up."""
 
 import re
+import time
 from random import Random
 
 import jsonschema
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sglang_lp.closing import automaton
 from sglang_lp.closing.automaton import read
 from sglang_lp.closing.row import ClosingRow
 from sglang_lp.closing.states import DEAD
@@ -219,7 +221,7 @@ def test_a_grammar_that_reads_token_ids_is_refused():
 
 def test_a_grammar_of_too_many_states_is_refused():
     with pytest.raises(Unsupported, match="at most 20000 states"):
-        read(compile_context("regex", "a" * 20_001).serialize_json())
+        read(compile_context("regex", "a" * 20_001))
 
 
 WIDE = "[a-z]*[n-z]" + "[a-z]" * 300
@@ -277,8 +279,34 @@ def test_grammars_with_the_same_tokens_share_a_vocabulary():
     assert whole.without({3}).without({4}) is whole.without({3, 4})
 
 
-def test_another_serialized_form_is_refused():
-    whole = orjson.loads(compile_context("regex", "a").serialize_json())
-    whole["__VERSION__"] = "v99"
-    with pytest.raises(Unsupported, match="v99"):
-        read(orjson.dumps(whole).decode())
+def test_another_serialized_form_is_refused(monkeypatch):
+    monkeypatch.setattr(automaton, "VERSIONS", ("v99",))
+    with pytest.raises(Unsupported, match="expected xgrammar's serialized form v99, got v"):
+        read(compile_context("regex", "a"))
+
+
+def properties(count):
+    names = [f"p{i}" for i in range(count)]
+    each = {name: {"type": "string", "pattern": f"^a{name}[a-z]*$"} for name in names}
+    return {
+        "type": "object",
+        "properties": each,
+        "required": names,
+        "additionalProperties": False,
+    }
+
+
+def test_the_entry_of_each_rule_is_read_without_the_states_that_it_repeats():
+    serialized = compile_context("json_schema", properties(20)).grammar.serialize_json()
+    whole, rules = automaton._parse(serialized)
+    entries = orjson.loads(serialized)["per_rule_fsms"]
+    assert rules == [(entry[0][1], entry[0][2]) for entry in entries]
+    assert len(rules) == len(whole["rules"]) > 50
+
+
+def test_a_grammar_whose_serialized_form_has_gigabytes_is_refused_before_it_is_made():
+    compiled = compile_context("json_schema", properties(400))
+    began = time.thread_time()
+    with pytest.raises(Unsupported, match=r"and 12\d\d rules"):
+        read(compiled)
+    assert time.thread_time() - began < 1.0  # the form takes 6 s

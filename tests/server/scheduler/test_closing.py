@@ -213,7 +213,7 @@ def test_a_limit_on_calls_allows_the_shortest_answer_or_it_is_not_led(closings, 
     marks = {"tool_call_starts": ["<call>"], "tool_call_end": "</call>"}
     limit = ToolCallLimitLogitProcessor.parse_params({"max_tool_calls": most, **marks}, None)
     context = compile_grammar("regex", "(<call>a+</call>){2}").context
-    plans = Plans(read(context.serialize_json()), GrammarVocabulary(spelled, [256]), json="none")
+    plans = Plans(read(context), GrammarVocabulary(spelled, [256]), json="none")
     compiled = Compiled(context, plans)
     asked = armed(closings, grammar_of(compiled), 60, ASKED._replace(limits=(limit,)))
     by_operator = WholeAnswer("fingerprint", is_asked=False, limits=(limit,))

@@ -104,4 +104,4 @@ def test_the_frame_and_the_budget_close_at_the_same_token(compiled, most):
 
 def test_a_framed_answer_cannot_be_completed_and_says_so(compiled):
     with pytest.raises(Unsupported, match=re.escape("as a framed answer does")):
-        read(compiled(-1).serialize_json())
+        read(compiled(-1))
