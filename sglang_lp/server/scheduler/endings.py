@@ -148,6 +148,26 @@ def end_at_first(req: Any, reason: Any) -> None:
     setattr(req, _ENDINGS, [_Ending(0, (), 0, reason)])
 
 
+def begin_anew(req: Any) -> None:
+    """Decide the ends of a request without output, which is retracted.
+
+    SGLang drops the output of a request with ``input_embeds``, so expected tokens tell nothing. No
+    step edits the row of a failed request, so an error at a root stays; other ends come again.
+
+    Args:
+        req: SGLang's request.
+    """
+    endings: list[_Ending] | None = getattr(req, _ENDINGS, None)
+    if endings is None:
+        return
+    delattr(req, _ENDINGS)
+    for one in endings:
+        if error_of(one.reason) is not None and one.length == one.begun + 1:
+            setattr(one.reason, _KEPT, 0)
+            req.to_finish = req.to_finish or one.reason
+            return
+
+
 def update_finish_state(
     original: Callable[[Any, int], None], req: Any, new_accepted_len: int = 1
 ) -> None:

@@ -13,7 +13,7 @@ from sglang_lp._engine.history.attached import rows_of
 from sglang_lp.errors import Unsupported
 from sglang_lp.faults import from_signal
 from sglang_lp.server.gate.metrics import writing
-from sglang_lp.server.scheduler.endings import end_request
+from sglang_lp.server.scheduler.endings import begin_anew, end_request
 
 if TYPE_CHECKING:
     import torch
@@ -267,6 +267,8 @@ def _end_all(info: Any, error: BaseException) -> None:
 def rewind(_result: None, req: Any, *_args: Any, **_kwargs: Any) -> None:
     """Rewind the row of a retracted request: SGLang drops the request's pending results."""
     try:
+        if not req.output_ids:
+            begin_anew(req)
         for row in rows_of([req.sampling_params.custom_params]):
             if row is not None:
                 _rewind(req, row)

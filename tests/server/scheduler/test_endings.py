@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from array import array
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +17,7 @@ from sglang_lp.server.gate.coded import Coded
 from sglang_lp.server.scheduler import endings
 from sglang_lp.server.scheduler.endings import end_request, end_with_token, update_finish_state
 from sglang_lp.server.scheduler.reasons import error_of, error_reason
+from sglang_lp.server.scheduler.sampling import rewind
 from sglang_lp.server.scheduler.withheld import withhold
 
 STOP = 5
@@ -158,6 +160,31 @@ def test_a_server_that_only_prefills_is_told_at_once():
     req.disagg_kv_sender = object()
     end_with_token(req, [], [], reason := FINISH_ABORT("a fault"))
     assert req.to_finish is reason
+
+
+def test_a_failed_request_whose_output_a_retraction_drops_ends_with_its_error():
+    """SGLang drops the output of a request with ``input_embeds``, whose row is edited no more."""
+    req, failed = request(), error_reason(ProcessorFault("a conflict"))
+    commit(req, 10)
+    end_with_token(req, [11], [], failed)
+    end_with_token(req, [11], [12], error_reason(ProcessorFault("at a draft")))
+    commit(req, 11)
+    req.output_ids = array("q")
+    rewind(None, req)
+    commit(req, 30)
+    assert req.finished_reason is failed
+    assert [*req.output_ids_through_stop] == []
+
+
+def test_an_end_that_was_decided_for_a_dropped_output_does_not_come():
+    req = request()
+    commit(req, 10)
+    end_with_token(req, [], [], FINISH_MATCHED_STR("enough"))
+    req.output_ids = array("q")
+    rewind(None, req)
+    commit(req, 30)
+    commit(req, 31)
+    assert not req.finished()
 
 
 def test_nothing_is_kept_once_it_is_decided():
