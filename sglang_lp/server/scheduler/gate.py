@@ -11,6 +11,7 @@ import logging
 import weakref
 from array import array
 from contextlib import suppress
+from inspect import signature
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from sglang_lp import builtins
@@ -220,6 +221,7 @@ def _check_embeddings(scheduler: Any, recv_req: Any) -> None:
         RequestError: They have another width, or the model has no such method, which only its
             class tells.
     """
+    _check_input_embeds(scheduler, recv_req)
     if getattr(recv_req, "positional_embed_overrides", None) is None:
         return
     check_embeddings(recv_req, scheduler)
@@ -227,6 +229,32 @@ def _check_embeddings(scheduler: Any, recv_req: Any) -> None:
         raise RequestError(
             "positional_embed_overrides: expected none, as the served model takes no embeddings "
             "in the place of tokens; leave them out"
+        )
+
+
+def _check_input_embeds(scheduler: Any, recv_req: Any) -> None:
+    """Refuse ``input_embeds`` that the served model cannot take: SGLang's scheduler ends with them.
+
+    Raises:
+        RequestError: They have another width, the forward of the model has no such parameter, or
+            the model is not of bfloat16, which SGLang makes of all embeddings.
+    """
+    given = getattr(recv_req, "input_embeds", None)
+    if given is None:
+        return
+    width = scheduler.model_config.hidden_size
+    other = next((len(one) for one in given if len(one) != width), None)
+    if other is not None:
+        raise RequestError(
+            f"input_embeds: expected embeddings of {width} numbers, the width of the served model, "
+            f"got {other}"
+        )
+    forward = signature(scheduler.tp_worker.model_runner.model.forward)
+    kind = str(scheduler.model_config.dtype)
+    if "input_embeds" not in forward.parameters or kind != "torch.bfloat16":
+        raise RequestError(
+            "input_embeds: expected none, as the served model takes no embeddings; send text or "
+            "input_ids"
         )
 
 

@@ -183,7 +183,10 @@ ATTRIBUTES = (
     ),
     Uses(
         SRT + "configs.model_config.ModelConfig",
-        (*("context_len", "hf_eos_token_id", "hidden_size", "is_generation", "vocab_size"),),
+        (
+            *("context_len", "dtype", "hf_eos_token_id", "hidden_size", "is_generation"),
+            "vocab_size",
+        ),
     ),
     Uses(
         PARAMS + "SamplingParams",

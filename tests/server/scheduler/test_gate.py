@@ -677,6 +677,30 @@ def test_embeddings_that_the_model_cannot_take_end_their_own_request(guard, widt
         )
 
 
+@pytest.mark.parametrize(
+    ("widths", "forward", "dtype", "problem"),
+    [
+        ((64, 2), lambda input_embeds: 0, "bfloat16", "expected embeddings of 64 numbers"),
+        ((64, 64), lambda input_ids: 0, "bfloat16", "expected none, as the served model"),
+        ((64, 64), lambda input_embeds: 0, "float16", "expected none, as the served model"),
+        ((64, 64), lambda input_embeds: 0, "bfloat16", None),
+    ],
+)
+def test_input_embeds_that_the_model_cannot_take_end_their_own_request(
+    guard, widths, forward, dtype, problem
+):
+    scheduler, seen = Queue(), []
+    scheduler.model_config.hidden_size = 64
+    scheduler.model_config.dtype = f"torch.{dtype}"
+    runner = SimpleNamespace(model=SimpleNamespace(forward=forward))
+    scheduler.tp_worker = SimpleNamespace(model_runner=runner)
+    given = [[0.5] * width for width in widths]
+    receiving(guard, scheduler, lambda *_, **__: seen.append(1), input_embeds=given)
+
+    assert seen == ([] if problem else [1])
+    assert [problem in req.to_finish.message for req in scheduler.queue] == [True] * bool(problem)
+
+
 @pytest.mark.parametrize("error", [KeyError("replaced"), RequestError("top_k: expected 1")])
 def test_a_request_that_sglang_cannot_receive_ends_alone_and_counts_once(guard, error, caplog):
     def failing(*_given, **_more):
