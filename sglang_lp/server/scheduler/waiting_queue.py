@@ -2,6 +2,9 @@
 
 The tokens of prompts that processors read between two steps are bounded. So a request may be passed
 over for a few steps, as SGLang passes over a request whose KV cache is still being sent.
+
+Requests with ``input_embeds``, which SGLang takes with ``--disable-radix-cache``, begin in batches
+of their own: a batch of both kinds ends its scheduler.
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ class WaitingQueue:
         self._arrivals = arrivals
         #: Requests whose grammars were compiled while a batch is formed; ``None`` at other times.
         self._late: list[Any] | None = None
+        #: Whether requests with ``input_embeds`` begin in the batch; ``None`` where none comes.
+        self._embeds: bool | None = None
 
     def hold(self, original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
         """Form a prefill batch of requests that need not wait."""
@@ -59,11 +64,12 @@ class WaitingQueue:
         The other compiled requests join the queue once the batch is formed.
         """
         ready = original(manager)
-        if self._late is None or not self._arrivals.wait:
+        if self._late is None or not (self._arrivals.wait or self._embeds is not None):
             return ready
         now: list[Any] = []
         for req, row in zip(ready, _rows_of(ready), strict=True):
-            (self._late if row is not None and row.unread else now).append(req)
+            waits = row is not None and row.unread and self._arrivals.wait
+            (self._late if waits or self._is_of_other_kind(req) else now).append(req)
         return now
 
     def _read(self, scheduler: Any, vocab_size: int | None) -> set[int]:
@@ -77,15 +83,29 @@ class WaitingQueue:
             The requests that have to wait longer, by ``id``.
         """
         queue = scheduler.waiting_queue
+        self._embeds = None
         try:
             rows = _rows_of(queue) if self._arrivals.wait else []
             batches = getattr(scheduler, "running_mbs", ())  # of pipeline ranks
             alone = all(batch.is_empty() for batch in (scheduler.running_batch, *batches))
             waiting = self._arrivals.read(rows, vocab_size, alone=alone)
-            return {id(queue[index]) for index in waiting}
+            later = {id(queue[index]) for index in waiting}
+            return later | self._find_other_kind(scheduler, later)
         except Exception:
             logger.exception("sglang-lp: prompts are read in the steps of their requests")
             return set()
+
+    def _find_other_kind(self, scheduler: Any, later: set[int]) -> set[int]:
+        """Return the requests of the queue that cannot begin with the first that need not wait."""
+        if not scheduler.server_args.disable_radix_cache:
+            return set()
+        queue = scheduler.waiting_queue
+        first = scheduler.chunked_req or next((req for req in queue if id(req) not in later), None)
+        self._embeds = first is not None and first.input_embeds is not None
+        return {id(req) for req in queue if self._is_of_other_kind(req)}
+
+    def _is_of_other_kind(self, req: Any) -> bool:
+        return self._embeds is not None and (req.input_embeds is not None) is not self._embeds
 
     def _form(
         self,

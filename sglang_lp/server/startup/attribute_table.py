@@ -84,7 +84,7 @@ ATTRIBUTES = (
     Uses(
         ARGS + "ServerArgs",
         (
-            *("admin_api_key", "disaggregation_mode", "dllm_algorithm"),
+            *("admin_api_key", "disable_radix_cache", "disaggregation_mode", "dllm_algorithm"),
             *("enable_custom_logit_processor", "enable_metrics", "enable_strict_thinking"),
             *("encoder_only", "grammar_backend", "grpc_mode", "model_path", "pp_size"),
             *("preferred_sampling_params", "reasoning_parser", "smg_grpc_mode"),
@@ -200,7 +200,8 @@ ATTRIBUTES = (
     Uses(
         SCHEDULER[:-1],
         (
-            *("_add_request_to_queue", "disagg_prefill_inflight_queue", "disaggregation_mode"),
+            *("_add_request_to_queue", "chunked_req", "disagg_prefill_inflight_queue"),
+            "disaggregation_mode",
             *("enable_overlap", "init_req_max_new_tokens", "max_req_input_len", "max_req_len"),
             *("max_running_requests", "mbs", "metrics_reporter", "mm_receiver", "model_config"),
             *("pp_group", "result_queue", "running_batch", "running_mbs", "rust_server"),
@@ -217,7 +218,8 @@ ATTRIBUTES = (
         (
             *("bootstrap_room", "custom_logit_processor", "disagg_kv_sender", "finished"),
             *("finished_len", "finished_reason", "grammar", "http_worker_ipc"),
-            *("inflight_middle_chunks", "is_retracted", "kv", "logprob", "origin_input_ids"),
+            *("inflight_middle_chunks", "input_embeds", "is_retracted", "kv", "logprob"),
+            "origin_input_ids",
             *(
                 "output_ids",
                 "pending_bootstrap",

@@ -36,9 +36,11 @@ class Scheduler:
     """As much of SGLang's scheduler as forms a batch: of all, or of the first few."""
 
     running_batch = SimpleNamespace(is_empty=lambda: False)
+    chunked_req = None
 
-    def __init__(self, queue, most=100):
+    def __init__(self, queue, most=100, *, disable_radix_cache=False):
         self.waiting_queue, self.most = queue, most
+        self.server_args = SimpleNamespace(disable_radix_cache=disable_radix_cache)
 
     def form(self, *args):
         """Take the first out of the queue, which becomes another list, as SGLang does it."""
@@ -240,11 +242,31 @@ def test_on_a_decode_server_first_tokens_are_asked_for_when_a_prompt_is_read(gua
     assert resumed == [1, 2]
 
 
+def of_kind(first, embeds):
+    params = SimpleNamespace(custom_params=None)
+    given = [[0.5]] if embeds else None
+    return SimpleNamespace(origin_input_ids=[first], sampling_params=params, input_embeds=given)
+
+
+# Each batch of both kinds ended the scheduler: it had fewer embeddings than tokens.
+@pytest.mark.parametrize("hook", ["hold", "hold_prebuilt"])
+def test_requests_with_embeddings_begin_in_batches_of_their_own(guard, monkeypatch, hook):
+    monkeypatch.setattr(waiting_queue, "resume", lambda *_: None)
+    queue = [of_kind(first, first % 3 == 0) for first in range(6)]
+    scheduler = Scheduler(queue, disable_radix_cache=True)
+    hold = getattr(WaitingQueue(guard, Arrivals()), hook)
+    assert batches(hold, scheduler, 3) == [[0, 3], [1, 2, 4, 5], []]
+
+    scheduler = Scheduler(queue[:2], disable_radix_cache=True)
+    scheduler.chunked_req = of_kind(9, embeds=False)  # it continues in the batch
+    assert batches(hold, scheduler, 1) == [[1]]
+
+
 class Compiling(Scheduler):
     """One that also takes those whose grammars are compiled, as SGLang does in the same step."""
 
-    def __init__(self, queue, compiled, hook):
-        super().__init__(queue)
+    def __init__(self, queue, compiled, hook, **options):
+        super().__init__(queue, **options)
         self.compiled, self.hook = compiled, hook
 
     def ready(self):
@@ -289,3 +311,12 @@ def test_where_prompts_cannot_be_read_between_steps_nobody_waits(caplog):
 
     assert WaitingQueue(guard, Broken())._read(scheduler, 100) == set()
     assert "prompts are read in the steps of their requests" in caplog.text
+
+
+@pytest.mark.parametrize("embeds", [False, True])
+def test_who_is_compiled_while_a_batch_of_the_other_kind_is_formed_joins_the_queue(guard, embeds):
+    made = WaitingQueue(guard, Arrivals())
+    queue, compiled = [of_kind(1, embeds)], [of_kind(2, not embeds), of_kind(3, embeds)]
+    scheduler = Compiling(queue, compiled, made.hold_compiled, disable_radix_cache=True)
+
+    assert [made.hold(Compiling.form, scheduler)[0] for _ in range(2)] == [[1, 3], [2]]
