@@ -9,7 +9,9 @@ from pkgutil import resolve_name
 
 import pytest
 
+from sglang_lp.server import versions
 from sglang_lp.server.gate.guard import Guard
+from sglang_lp.server.startup import hooks
 from sglang_lp.server.startup.hook_table import HOOKS, Shared
 from sglang_lp.server.startup.signatures import mismatches
 from sglang_lp.trust import Policy
@@ -19,6 +21,7 @@ SHARED = Shared(Guard(Policy.default()))
 MADE = [
     pytest.param(hook, hook.make(SHARED), id=f"{place}-{hook.target}")
     for place, hook in enumerate(HOOKS)
+    if hooks._is_due(hook, versions.version("sglang"))
 ]
 
 
