@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 #: Most levels of lists and objects in a body: SGLang shows wrong bodies in its errors, and Python
 #: shows, copies and writes no more than some hundred levels.
 MAX_DEPTH = 128
+#: Levels whose keys are names of fields: those of a body, and of an object of parameters in it.
+_NAMED = 2
 _CONTAINERS = (dict, list)
 #: The charset of forms, in a lowercase Content-Type.
 _UTF8 = re.compile(r';\s*charset="?utf-8"?\s*(?=;|$)')
@@ -157,12 +159,16 @@ def check_depth(body: Any) -> None:
     Raises:
         RequestError: It has more than :data:`MAX_DEPTH`.
     """
-    depth, level = 0, [body] if isinstance(body, _CONTAINERS) else []
+    depth, level = 0, [("body", body)] if isinstance(body, _CONTAINERS) else []
     while level:
         depth += 1
         if depth > MAX_DEPTH:
             raise RequestError(
-                f"body: expected at most {MAX_DEPTH} levels of lists and objects, got more"
+                f"{level[0][0]}: expected at most {MAX_DEPTH} levels of lists and objects, got more"
             )
-        parts = (one.values() if isinstance(one, dict) else one for one in level)
-        level = [part for some in parts for part in some if isinstance(part, _CONTAINERS)]
+        level = [
+            (str(key) if depth <= _NAMED and isinstance(part, dict) else name, inner)
+            for name, part in level
+            for key, inner in (part.items() if isinstance(part, dict) else enumerate(part))
+            if isinstance(inner, _CONTAINERS)
+        ]

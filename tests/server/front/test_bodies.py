@@ -153,6 +153,9 @@ def test_a_body_of_too_many_levels_is_refused(client, levels):
     begin, end = levels
     for depth, status in ((MAX_DEPTH, 200), (MAX_DEPTH + 1, 400), (1_000, 400)):
         assert post(client, "/new", begin * depth + b"1" + end * depth).status_code == status
+    deep = begin * 200 + b"1" + end * 200
+    named = post(client, "/generate", b'{"options":{"seed":%s}}' % deep).json()["message"]
+    assert named.startswith(f"seed: expected at most {MAX_DEPTH} levels")
     wide = b"[%s]" % b",".join([b"[[1]]"] * MAX_DEPTH)
     assert post(client, "/new", wide).status_code == 200
 
