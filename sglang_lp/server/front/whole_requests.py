@@ -94,9 +94,10 @@ class WholeRequests:
             context = serving.tokenizer_manager.model_config.context_len
             check_characters(texts, context)
             total = sum(len(one) for one in texts if isinstance(one, str))
-            if total > max(_MOST_TOGETHER, context * MAX_CHARACTERS_OF_TOKEN):
+            most = max(_MOST_TOGETHER, context * MAX_CHARACTERS_OF_TOKEN)
+            if total > most:
                 raise RequestError(
-                    f"prompt: expected at most {_MOST_TOGETHER} characters in all texts, got "
+                    f"prompt: expected at most {most} characters in all texts, got "
                     f"{total}; send several requests"
                 )
 

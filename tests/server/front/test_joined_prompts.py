@@ -14,7 +14,7 @@ check_score, check_rerank, check_decisions = (
 LABELS = {"label_token_ids": [1]}
 
 
-# The first took SGLang's event loop 20 s; the second and the third make prompts of 4 and 5 GB.
+# The first took SGLang's event loop 20 s; the prompts of the second and the third have 5 and 4 GB.
 @pytest.mark.parametrize(
     ("body", "field"),
     [
@@ -39,7 +39,7 @@ def test_a_small_body_makes_no_large_prompts(body, field):
     [("a" * 100_000, ["b"] * 1_000), ("a", ["b"] * 3_000)],
     ids=["characters", "documents"],
 )
-def test_so_does_a_reranking(query, documents):
+def test_a_small_reranking_makes_no_large_prompts(query, documents):
     with pytest.raises(RequestError, match=r"^documents"):
         check_rerank({"query": query, "documents": documents})
     parts = [{"type": "text", "text": query}]
@@ -49,7 +49,7 @@ def test_so_does_a_reranking(query, documents):
 
 @pytest.mark.parametrize("name", ["input", "state"])
 @pytest.mark.parametrize("shape", [list, dict.fromkeys])
-def test_so_do_decisions(name, shape):
+def test_a_few_small_questions_make_no_large_prompts(name, shape):
     for given, count in (("a" * 100_000, 1_000), (["a" * 100_000], 1_000), ("a", 3_000)):
         with pytest.raises(RequestError, match=r"^questions: expected at most 2048"):
             check_decisions({name: given, "questions": shape(range(count))})

@@ -237,6 +237,14 @@ def test_texts_that_take_too_long_to_tokenize_are_refused(whole, prompt):
     whole.check_tokenize(SERVING, SimpleNamespace(prompt=None))
 
 
+def test_texts_to_tokenize_have_together_what_one_of_them_may_have(whole):
+    config = SimpleNamespace(vocab_size=100, context_len=100_000)
+    serving = SimpleNamespace(tokenizer_manager=SimpleNamespace(model_config=config))
+    with pytest.raises(RequestError, match=r"^prompt: expected at most 1600000 characters"):
+        whole.check_tokenize(serving, SimpleNamespace(prompt=["a" * 800_001] * 2))
+    whole.check_tokenize(serving, SimpleNamespace(prompt=["a" * 800_000] * 2))
+
+
 @pytest.mark.parametrize("tokens", [[-1], [[1], [100]], [1] * (CONTEXT + 1), [2**70]])
 def test_token_ids_without_a_text_are_refused(whole, tokens):
     with pytest.raises(RequestError, match=r"^tokens: expected"):
