@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any
@@ -75,7 +75,7 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     above: Above = Above.LOWER
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.at_most):
+        if not abs(self.at_most) <= sys.float_info.max:
             raise PolicyError(f"at_most: expected a finite number, got {self.at_most}")
 
 

@@ -130,6 +130,10 @@ def test_a_value_of_the_wrong_type_is_told_in_words(read):
         ("[effort]\nlow = 'x'", "effort.low: expected true or false or a whole number, got 'x'"),
         ("' - at `$.pin[0]`' = 1", "unknown key"),
         ("[ceilings]\na = {at_most = nan}", "at_most: expected a finite number, got nan"),
+        (
+            f"[ceilings]\na = {{at_most = 1{'0' * 400}}}",
+            "at_most: expected a finite number, got 10",
+        ),
         ("[ceilings]\na = {most = 3}", "ceilings.a: unknown key 'most'; expected one of at_most"),
         (
             "[ceilings]\nthinking_budget = 3",

@@ -13,7 +13,7 @@ from sglang_lp.errors import RequestError
 from sglang_lp.server.front.bounds import MAX_CHARACTERS_OF_TOKEN
 
 #: Fields of a chat, and of a question about an input, whose texts go into one prompt.
-CHAT = ("messages", "system", "tools", "input", "instructions")
+CHAT = ("messages", "system", "tools", "input", "instructions", "chat_template_kwargs")
 QUESTIONS = ("input", "state", "questions")
 #: Types of parts that are no text of a prompt.
 _MEDIA = frozenset(

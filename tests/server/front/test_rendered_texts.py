@@ -30,6 +30,7 @@ TOO_LONG = [
     ("/v1/chat/completions", {"messages": user("a", tool_calls=[{"x": {"url": LONG}}])}, "mess"),
     ("/v1/chat/completions", {"messages": [], "tools": [{"image": {"url": LONG}}]}, "tools"),
     ("/v1/chat/completions", {"messages": user("a"), "tools": [{LONG: 1}]}, "tools"),
+    ("/v1/chat/completions", {"messages": [], "chat_template_kwargs": {"a": [LONG]}}, "chat"),
     ("/invocations", {"messages": user(LONG)}, "messages"),
     ("/tokenize", {"messages": user(LONG)}, "messages"),
     ("/api/chat", {"messages": user(LONG, images=[])}, "messages"),
