@@ -79,6 +79,7 @@ REFUSED = (
     (chat(stop_token_ids=[VOCAB], min_tokens=2, stream=True), "stop_token_ids"),
     (chat(response_format={"type": "json_object"}, min_tokens=2), "min_tokens"),
     (completion(logprobs=2_000), "logprobs"),
+    (completion(prompt=[2**63]), "prompt"),
     (("/v1/score", {"query": [], "items": [[]], "label_token_ids": [1]}), "items"),
     (("/v1/score", {"query": [1], "items": [[2]] * 3_000, "label_token_ids": [1]}), "items"),
     (("/tokenize", {"model": "tiny", "prompt": "a" * 2_000_000}), "prompt"),

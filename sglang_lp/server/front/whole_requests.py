@@ -18,6 +18,7 @@ from sglang_lp.server.front.bounds import (
 )
 from sglang_lp.server.front.header import find_endpoint, name_asking
 from sglang_lp.server.front.placeholders import sending_placeholder
+from sglang_lp.server.front.prompts import check_prompts
 from sglang_lp.server.gate.field_checks import (
     check_body,
     check_sampling,
@@ -330,6 +331,9 @@ def _check_texts(manager: Any, obj: Any, texts: int) -> None:
                 raise RequestError(_EMPTY)
     elif ids is not None and texts and any(one == [] for one in ids):
         raise RequestError("input_ids: expected a token id or more in each prompt, got none")
+    if not texts:  # those of a list are checked one by one, with other requests between them
+        for _ in check_prompts(manager, obj):
+            pass
 
 
 def _is_pair(text: Any) -> bool:

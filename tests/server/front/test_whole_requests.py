@@ -64,6 +64,9 @@ REFUSED = [
     ({"text": ["a", None]}, "text"),
     ({"text": 5}, "text"),
     ({"input_ids": [[1], []]}, "input_ids"),
+    # OverflowError in `_create_tokenized_object`.
+    ({"input_ids": [2**63]}, "input_ids"),
+    ({"input_ids": [1, -(2**63) - 1]}, "input_ids"),
     # SGLang compares only the number of images with the number of texts.
     ({"text": ["a", "b"], "audio_data": [[None]]}, "audio_data"),
     ({"text": ["a", "b"], "video_data": []}, "video_data"),
