@@ -75,7 +75,7 @@ def refusals_name_their_field(asked: Asked, _kind: Kind) -> Found:
 def _inside(sent: Sent, name: str) -> Iterator[str]:
     """Yield the names in the value of an extreme field, of which a refusal may name one."""
     found = re.search(rf'"{name}": (.*)', sent.text)
-    yield from re.findall(r'"(\w+)":', found[1]) if found else ()
+    yield from re.findall(r'"([^"\\]+)":', found[1]) if found else ()
     if found and '"":' in found[1]:
         yield "''"
 

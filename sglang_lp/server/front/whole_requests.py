@@ -329,7 +329,7 @@ def _check_texts(manager: Any, obj: Any, texts: int) -> None:
             alone = not getattr(obj, "session_params", None) and not obj.contains_mm_input()
             if alone and tokenizer is not None and not tokenizer.encode(""):
                 raise RequestError(_EMPTY)
-    elif ids is not None and texts and any(one == [] for one in ids):
+    elif isinstance(ids, list) and ([] in ids if texts else not ids and _is_embedding(obj)):
         raise RequestError("input_ids: expected a token id or more in each prompt, got none")
     if not texts:  # those of a list are checked one by one, with other requests between them
         for _ in check_prompts(manager, obj):

@@ -185,6 +185,14 @@ def test_a_text_for_an_embedding_is_a_text_or_a_pair_of_two_that_fit_the_context
         whole.check(MANAGER, pair)
 
 
+# IndexError in `EmbeddingReqInput.normalize_batch_and_arguments`.
+def test_an_embedding_of_no_token_ids_is_refused(whole):
+    from sglang.srt.managers.io_struct import EmbeddingReqInput
+
+    with pytest.raises(RequestError, match=r"^input_ids: expected a token id or more"):
+        whole.check(MANAGER, EmbeddingReqInput(input_ids=[]))
+
+
 # 2,048 texts with 32 patterns each took a second to read.
 @pytest.mark.usefixtures("over_http")
 def test_patterns_are_counted_before_the_first_is_read(whole):
