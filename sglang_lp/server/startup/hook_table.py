@@ -36,6 +36,7 @@ from sglang_lp.server.scheduler import (
     closing,
     disaggregated,
     gate,
+    grammar_time,
     known_drafts,
     pipeline,
     raw_logprobs,
@@ -106,6 +107,7 @@ class Shared:
         self.stages = pipeline.Stages(pending)
         self.peers = disaggregated.Peers(guard)
         self.closings = closing.Closings(guard, arrivals)
+        self.grammar_time = grammar_time.GrammarTime(guard)
 
 
 class Hook(NamedTuple):
@@ -348,6 +350,18 @@ HOOKS: tuple[Hook, ...] = (
         "after",
         lambda _: closing.rewind,
     ),
+    # Grammars that take too long.
+    Hook(
+        GRAMMARS + "xgrammar_backend.XGrammarGrammar.fill_vocab_mask",
+        "around",
+        lambda _: grammar_time.fill,
+    ),
+    Hook(
+        GRAMMARS + "xgrammar_backend.XGrammarGrammar.accept_token",
+        "around",
+        lambda _: grammar_time.accept,
+    ),
+    Hook(REQUEST + "update_finish_state", "after", lambda shared: shared.grammar_time.end),
     # A step: ordinary, and verify steps.
     Hook(
         SRT + "layers.sampler.apply_custom_logit_processor",
