@@ -124,6 +124,25 @@ def test_a_field_out_of_range_is_http_400_with_its_name_and_our_code(server, sen
     assert error["message"].startswith(f"{field}: ")
 
 
+# The hunt's: a token of it took longer than the one before, for two minutes in all.
+@pytest.mark.parametrize("make", [generate, chat], ids=["generate", "chat"])
+def test_a_grammar_that_takes_the_schedulers_time_ends_its_own_request(server, make):
+    fields = {"regex": r"^(\s?\w?.?)+\x01$", "ignore_eos": True}
+    length = {"max_new_tokens": 1_000} if make is generate else {"max_tokens": 1_000}
+    sent = make(fields | length) if make is generate else make(**fields, **length)
+    alone = server.post("/generate", NEIGHBOUR).body["output_ids"]
+    with ThreadPoolExecutor() as pool:
+        slow = pool.submit(server.post, *sent)
+        beside = server.post("/generate", NEIGHBOUR)
+    reply = slow.result()
+
+    assert reply.status == 400, reply
+    error = error_of(reply)
+    assert (error["param"], error["sglang_lp_code"]) == ("regex", "invalid_request")
+    assert error["message"].startswith("regex: expected a grammar that takes at most 1 ms")
+    assert beside.body["output_ids"] == alone
+
+
 @pytest.mark.parametrize("name", OUT_OF_RANGE)
 def test_a_field_out_of_range_ends_its_own_request_in_the_scheduler(server, name):
     _, others = OUT_OF_RANGE[name]

@@ -30,6 +30,7 @@ from sglang_lp.server.front import (
     whole_requests,
 )
 from sglang_lp.server.gate import grammars, guard, request_fields, reserved_keys, stop_regex
+from sglang_lp.server.scheduler import grammar_time
 from sglang_lp.server.startup.launch import REFUSED
 from sglang_lp.text import encoding
 from sglang_lp.text.automaton import MAX_SEQUENCE_IDS
@@ -120,6 +121,7 @@ BOUNDS = [
         *(request_fields.MAX_REGEX, request_fields.MAX_EBNF, request_fields.MAX_SCHEMA),
         *(grammars.MAX_LEVELS, grammars.MAX_DEFINED),
     ],
+    [grammar_time.EACH * 1e3, grammar_time.MOST],
     [bounds.MAX_SAMPLED["top_logprobs_num"][0], bounds.MAX_PROMPT_LOGPROBS],
     [
         *(joined_prompts.MAX_JOINED, joined_prompts.MAX_TOKENIZED),
