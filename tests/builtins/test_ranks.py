@@ -44,6 +44,8 @@ LOCAL_ONLY = {
     # How long a step took, for metrics.
     "server/scheduler/sampling.py": {"time"},
     "server/scheduler/beams/steps.py": {"time"},
+    # How long a grammar took: nothing is decided by it where there are several ranks.
+    "server/scheduler/grammar_time.py": {"time"},
 }
 
 
