@@ -102,6 +102,7 @@ ENDS = {
     ("server/scheduler/gate", "admit_req"),
     ("server/scheduler/gate", "from_str"),
     ("server/scheduler/gate", "receive"),
+    ("server/scheduler/grammar_time", "end"),
     ("server/scheduler/pipeline", "apply"),
     ("server/scheduler/raw_logprobs", "after_sample"),
     ("server/scheduler/raw_logprobs", "after_verify"),
