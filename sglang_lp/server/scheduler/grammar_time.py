@@ -7,7 +7,8 @@ No check of a pattern foresees this for all that a grammar may be.
 
 from __future__ import annotations
 
-from time import thread_time
+from functools import partial
+from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any
 
 from sglang_lp.errors import RequestError
@@ -24,29 +25,36 @@ EACH = 0.001
 #: Seconds that are counted of one request before it ends.
 MOST = 0.5
 
-#: Attribute of SGLang's grammar of one request: the seconds that are counted.
+#: Attribute of SGLang's grammar of one request: the seconds that are counted, once a call was slow.
 _COUNTED = "sglang_lp_counted"
 
 
 def fill(original: Callable[..., None], grammar: Any, vocab_mask: Any, idx: int) -> None:
     """Fill a row of the mask, and count the time: a hook around SGLang's function."""
-    began = thread_time()
-    original(grammar, vocab_mask, idx)
-    _count(grammar, thread_time() - began)
+    _count(partial(original, grammar, vocab_mask, idx), grammar)
 
 
 def accept(original: Callable[..., None], grammar: Any, token: int) -> None:
     """Follow a token, and count the time: a hook around SGLang's function."""
-    began = thread_time()
-    original(grammar, token)
-    _count(grammar, thread_time() - began)
+    _count(partial(original, grammar, token), grammar)
 
 
-def _count(grammar: Any, seconds: float) -> None:
-    """Count what is above :data:`EACH`; what is below it makes up for earlier excess."""
+def _count(call: Callable[[], None], grammar: Any) -> None:
+    """Count what is above :data:`EACH`; what is below it makes up for earlier excess.
+
+    The clock of a thread takes microseconds, so the wall clock finds the first call that may be
+    slow. That call is not counted: other processes may have had the core meanwhile.
+    """
     counted: float | None = getattr(grammar, _COUNTED, None)
-    if counted or seconds > EACH:
-        setattr(grammar, _COUNTED, max(0.0, (counted or 0.0) + seconds - EACH))
+    if counted is None:
+        began = perf_counter()
+        call()
+        if perf_counter() - began > EACH:
+            setattr(grammar, _COUNTED, 0.0)
+        return
+    began = thread_time()
+    call()
+    setattr(grammar, _COUNTED, max(0.0, counted + thread_time() - began - EACH))
 
 
 class GrammarTime:
