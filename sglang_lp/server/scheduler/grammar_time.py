@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from sglang_lp.server.gate.guard import Guard
 
-#: Seconds of each mask and each token that are not counted. Usual ones take a tenth of it.
+#: Seconds of each mask and each token that are not counted.
 EACH = 0.001
 #: Seconds that are counted of one request before it ends.
 MOST = 0.5
@@ -83,8 +83,8 @@ class GrammarTime:
             end_request(
                 req,
                 RequestError(
-                    f"{name}: expected a grammar that takes at most {EACH * 1e3:g} ms for a token, "
-                    f"and {MOST:g} s beyond that in all, got {counted:.1f} s more; give repeated "
-                    r"parts one way to read a text, as in (\w+ )*\w+ for (\w+ ?)*"
+                    f"{name}: expected a grammar that takes at most {EACH * 1e3:g} ms for a mask "
+                    f"or a token, and {MOST:g} s beyond that in all, got {counted:.1f} s more; "
+                    r"give repeated parts one way to read a text, as in (\w+ )*\w+ for (\w+ ?)*"
                 ),
             )

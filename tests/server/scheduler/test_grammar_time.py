@@ -50,7 +50,7 @@ def write(guard, pattern, text):
     return req, len(text)
 
 
-# 264 tokens of it took 10 s, each more than the one before.
+# 264 tokens of the first took 10 s, each more than the one before.
 @pytest.mark.parametrize("pattern", [r"(a+a+)+b", r"((a+)+)+b", r"(a?a?a?)+b"])
 def test_a_grammar_with_many_ways_to_read_a_text_ends_its_request(guard, pattern):
     req, taken = write(guard, pattern, "a" * 2_000)
