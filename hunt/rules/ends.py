@@ -28,6 +28,8 @@ _TAKEN_FOR = {
     "max_completion_tokens": "max_tokens",
     "max_thinking_tokens": "thinking_budget",
 }
+#: The bound on levels names a field of the body, or of an object in it.
+_LEVELS, _OBJECT = "levels of lists and objects", "sampling_params: "
 #: The operator's own rules contradict each other, for which the operator is paged: a forced
 #: beginning, for example, and a default budget that the thoughts of the prompt have spent.
 _OF_POLICY = "no token is left by the processors of this server's operator"
@@ -65,7 +67,7 @@ def refusals_name_their_field(asked: Asked, _kind: Kind) -> Found:
         # Of its parameters, which are not odd.
         if {FIELD} == names and (PROCESSOR in text or PARAMS in text):
             continue
-        if len(names) != 1:
+        if len(names) != 1 or (_LEVELS in text and _OBJECT in text):
             continue
         others = [_TAKEN_FOR[name] for name in names if name in _TAKEN_FOR]
         if not any(name in text for name in (*names, *others, *_inside(sent, *names))):

@@ -362,6 +362,14 @@ RIGHT = [
     (case(NO_PARALLEL, chat(content="", tool_calls=[{}]), path=CHAT), REASONING),
     (case(asks(regex="a", min_new_tokens=2), {"error": {"message": "no"}}, status=400), PLAIN),
     (case(asks(regex="a", min_new_tokens=0), generated()), PLAIN),
+    (
+        refused(
+            400,
+            "sampling_params: expected at most 9 levels of lists and objects, got more",
+            odd={"top_p"},
+        ),
+        PLAIN,
+    ),
     (refused(400, "routed_dp_rank: expected a number", odd={"data_parallel_rank"}), PLAIN),
     (case(asks(max_new_tokens=None, ignore_eos=True), status=0), PLAIN),
     (case(asks(max_new_tokens=None), generated(), canary=(0, Reply(0))), PLAIN),

@@ -60,6 +60,7 @@ EDITED: list[tuple[str, dict[str, Any]]] = [
     (GENERATE, body([5], *CHOICE, max_new_tokens=12)),
     (GENERATE, BUDGET),
     (GENERATE, body([7], *REPEATS, max_new_tokens=12)),
+    (GENERATE, body([9], regex="[a-z0-9 ]{4,99}", max_new_tokens=9)),
     (GENERATE, body([8], Recorder, {"tag": "injected", "steering": True}, max_new_tokens=12)),
     (
         CHAT,
@@ -102,7 +103,9 @@ ENDS = {
     ("server/scheduler/gate", "admit_req"),
     ("server/scheduler/gate", "from_str"),
     ("server/scheduler/gate", "receive"),
+    ("server/scheduler/grammar_time", "accept"),
     ("server/scheduler/grammar_time", "end"),
+    ("server/scheduler/grammar_time", "fill"),
     ("server/scheduler/pipeline", "apply"),
     ("server/scheduler/raw_logprobs", "after_sample"),
     ("server/scheduler/raw_logprobs", "after_verify"),
