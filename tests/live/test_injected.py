@@ -147,6 +147,8 @@ OF_EACH = (
     "server.gate.guard:Guard.counting:",
     "server.scheduler.aborts:Aborts.know:",
     "server.scheduler.closing:Closings.process:",
+    "server.scheduler.gate:_check_",
+    "server.scheduler.gate:_keep_what_was_sent:",
     "trust.audit:safe_id:",
 )
 #: A function called at most this often raises at its first call; others, halfway.

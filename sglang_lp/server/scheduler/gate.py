@@ -88,13 +88,16 @@ class SchedulerGate:
     def receive(
         self, original: Callable[..., None], scheduler: Any, recv_req: Any, **kwargs: Any
     ) -> None:
-        """End a request whose fields raise in SGLang's own code before it joins the queue.
+        """Receive a request: a hook around SGLang's function.
+
+        A request whose fields raise in SGLang's own code before it joins the queue is ended.
 
         SGLang's scheduler ends with such an error: a session that replaces a request, for example.
         """
         try:
             check_pooling(recv_req)
             _check_embeddings(scheduler, recv_req)
+            _keep_what_was_sent(scheduler, recv_req)
             original(scheduler, recv_req, **kwargs)
         except Exception as error:
             if not isinstance(error, RequestError):
@@ -256,6 +259,22 @@ def _check_input_embeds(scheduler: Any, recv_req: Any) -> None:
             "input_embeds: expected none, as the served model takes no embeddings; send text or "
             "input_ids"
         )
+
+
+def _keep_what_was_sent(scheduler: Any, recv_req: Any) -> None:
+    """Leave out of a session the tokens of its last turn that the client did not get.
+
+    SGLang begins the prompt of a turn with all tokens of the turn before, also with those that a
+    step committed after its end, and with a token that failed edits did not see. Sessions with
+    ``streaming`` do without them, because SGLang frees their cache.
+    """
+    params = getattr(recv_req, "session_params", None)
+    if params is None:
+        return
+    session = scheduler.session_controller.get(params.id)
+    node = session.req_nodes.get(params.rid) if session is not None else None
+    if node is not None and node.req.finished() and node.req.finished_len is not None:
+        node.req.output_ids = node.req.output_ids[: node.req.finished_len]
 
 
 def neutralize(req: Any) -> None:
