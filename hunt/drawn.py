@@ -17,6 +17,8 @@ from support.watermarks import GREEN, TOURNAMENT, with_watermark
 __all__ = ["NAME", "drawn"]
 
 NAME = "drawn"
+#: Parsers with which SGLang encodes chats by the tokenizer of their model.
+_ENCODED = {"deepseekv4", "deepseekv41"}
 _BUDGET = "ThinkingBudgetLogitProcessor"
 _WORDS = ("\nTwo numbers and", "Paris", "I shall go", " fence", " goat")
 _KEYS = {"kgw": GREEN, "synthid": TOURNAMENT}
@@ -30,7 +32,8 @@ def drawn(seed: int) -> Kind:
         seed: Of the draws.
     """
     dice = random.Random(seed)
-    arguments: dict[str, Any] = {**COMMON, "tool_call_parser": dice.choice([*formats()])}
+    parsers = [name for name in formats() if name not in _ENCODED]
+    arguments: dict[str, Any] = {**COMMON, "tool_call_parser": dice.choice(parsers)}
     if dice.random() < 0.8:
         arguments["reasoning_parser"] = dice.choice(_reasoning_parsers())
     path = ITEMS.with_name(f"hunt-policy-{seed}.toml")

@@ -123,6 +123,8 @@ KINDS: Mapping[str, Kind] = {
                 "speculative_algorithm": "NGRAM",
                 "speculative_num_draft_tokens": 8,
                 "speculative_ngram_max_bfs_breadth": 4,
+                # GPT-2 has no positions behind its 4,096, where SGLang verifies drafts.
+                "context_length": 4096 - 2 * 8,
             },
             speculation.VARIABLES,
             drafts=True,

@@ -60,7 +60,6 @@ EDITED: list[tuple[str, dict[str, Any]]] = [
     (GENERATE, body([5], *CHOICE, max_new_tokens=12)),
     (GENERATE, BUDGET),
     (GENERATE, body([7], *REPEATS, max_new_tokens=12)),
-    (GENERATE, body([9], regex="[a-z0-9 ]{4,99}", max_new_tokens=9)),
     (GENERATE, body([8], Recorder, {"tag": "injected", "steering": True}, max_new_tokens=12)),
     (
         CHAT,
@@ -74,6 +73,8 @@ EDITED: list[tuple[str, dict[str, Any]]] = [
         },
     ),
 ]
+#: A grammar without a processor, where the server has grammars.
+GRAMMAR = (GENERATE, body([9], regex="[a-z0-9 ]{4,99}", max_new_tokens=9))
 #: Beams that continue with any token, and beams that continue with few.
 BEAMS: list[tuple[str, dict[str, Any]]] = [
     (GENERATE, body([5], *processor, max_new_tokens=6, beam_width=3, n=2))
@@ -202,7 +203,8 @@ def asked(server: Server) -> list[tuple[str, dict[str, Any]]]:
     """Return the requests of a server: SGLang has no beams with drafts or on two servers."""
     without = {"speculative_algorithm", "disaggregation_mode"} & {*server.arguments}
     beams = BEAMS if has_beam_search() and not without else []
-    return [*PLAIN, *EDITED, *beams]
+    grammars = [GRAMMAR] if "grammar_backend" in server.arguments else []
+    return [*PLAIN, *EDITED, *grammars, *beams]
 
 
 def answers(server: Server) -> list[tuple[Any, ...]]:
@@ -236,11 +238,11 @@ def calls_of(server: Server, faults: Faults, good: list[Any]) -> dict[str, int]:
     return faults.calls()
 
 
-def wrong(name: str, got: list[Any], good: list[Any]) -> list[str]:
+def wrong(server: Server, name: str, got: list[Any], good: list[Any]) -> list[str]:
     """Return the successes that differ from the right answers."""
     return [
         f"{name}: {request} became {answer}, expected {expected}"
-        for request, answer, expected in zip([*PLAIN, *EDITED, *BEAMS], got, good, strict=False)
+        for request, answer, expected in zip(asked(server), got, good, strict=True)
         if answer[0] == "success" and answer != expected
     ]
 
@@ -334,7 +336,7 @@ def problems(
     """
     serving.faults.inject(name, after)
     got = answers(serving.server)
-    found = wrong(name, got, good)
+    found = wrong(serving.server, name, got, good)
     if any(kind == "no answer" for kind, _ in got) and serving.is_over():
         hooks = let_through(serving.log_text(), name)
         if not hooks & ENDS:
@@ -378,7 +380,7 @@ def problems_of_some(
             faults.inject(name, before)
             got = answers(server)
             times = faults.raised()
-            found += [*wrong(name, got, good), *disturbed(name, times, got, good)]
+            found += [*wrong(server, name, got, good), *disturbed(name, times, got, good)]
             if times:
                 break
         else:
