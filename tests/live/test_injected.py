@@ -203,7 +203,7 @@ def asked(server: Server) -> list[tuple[str, dict[str, Any]]]:
     """Return the requests of a server: SGLang has no beams with drafts or on two servers."""
     without = {"speculative_algorithm", "disaggregation_mode"} & {*server.arguments}
     beams = BEAMS if has_beam_search() and not without else []
-    grammars = [GRAMMAR] if "grammar_backend" in server.arguments else []
+    grammars = [GRAMMAR] if server.arguments.get("grammar_backend") == "xgrammar" else []
     return [*PLAIN, *EDITED, *grammars, *beams]
 
 
