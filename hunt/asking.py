@@ -17,6 +17,7 @@ from hunt.answers import Reply
 from hunt.cases import TOGETHER
 from hunt.sent import GENERATE, Sent
 from support.plugins import steps
+from support.servers.server import lines_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -28,7 +29,7 @@ __all__ = ["Asked", "Client"]
 #: No answer of a hunt takes so long, on a busy machine either.
 _SECONDS = 40.0
 #: By content type, how a line with an event begins.
-_STREAMS = {"text/event-stream": "data: ", "application/x-ndjson": ""}
+_STREAMS = {"text/event-stream": b"data: ", "application/x-ndjson": b""}
 #: Between two looks at the event loop.
 _TICK = 0.1
 _JSON = {"content-type": "application/json"}
@@ -155,8 +156,8 @@ class Client:
         ) as reply:
             kind = reply.headers.get("content-type", "").partition(";")[0]
             if kind in _STREAMS:
-                for line in reply.iter_lines():
-                    if line.startswith(_STREAMS[kind]) and line != "data: [DONE]":
+                for line in lines_of(reply):
+                    if line.startswith(_STREAMS[kind]) and line != b"data: [DONE]":
                         events.append(orjson.loads(line.removeprefix(_STREAMS[kind])))
                     if len(events) == sent.leave_after:
                         is_cut = True

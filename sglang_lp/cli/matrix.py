@@ -222,7 +222,7 @@ def read(answer: HttpAnswer) -> Reply:
 
 
 def _events(text: str) -> Iterator[dict[str, Any]]:
-    for line in text.splitlines():
+    for line in text.split("\n"):  # a text may have U+2028, where splitlines splits as well
         data = line.removeprefix("data:").strip()
         if line.startswith("data:") and data != "[DONE]":
             yield orjson.loads(data)

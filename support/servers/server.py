@@ -23,6 +23,16 @@ SGLANG = (sys.executable, "-m", "sglang.launch_server")
 START_SECONDS = 420
 
 
+def lines_of(response: httpx.Response) -> Iterator[bytes]:
+    """Yield the lines of a stream; httpx ends one also at U+0085, which is a token's text."""
+    rest = b""
+    for part in response.iter_bytes():
+        *lines, rest = (rest + part).split(b"\n")
+        yield from lines
+    if rest:
+        yield rest
+
+
 @dataclass
 class Reply:
     """The answer to one request.
@@ -94,8 +104,8 @@ class Server:
         ) as response:
             if response.headers["content-type"].startswith("application/json"):
                 return Reply(response.status_code, orjson.loads(response.read()))
-            for line in response.iter_lines():
-                if line.startswith("data: ") and line != "data: [DONE]":
+            for line in lines_of(response):
+                if line.startswith(b"data: ") and line != b"data: [DONE]":
                     events.append(orjson.loads(line[6:]))
                     if len(events) == leave_after:
                         break

@@ -102,17 +102,19 @@ def test_what_came_is_told_in_a_few_words(asked, reply, came, ok):
 
 def test_a_stream_is_read_like_a_whole_answer():
     deltas = [
-        {"delta": {"role": "assistant", "reasoning_content": "th"}},
+        {"delta": {"role": "assistant", "reasoning_content": "th\u2028"}},
         {"delta": {"reasoning_content": "ink"}},
         {"delta": {"tool_calls": [{"index": 0, "function": {"name": TOOL, "arguments": "{"}}]}},
         {"delta": {"tool_calls": [{"index": 0, "function": {"arguments": "}"}}]}},
         {"delta": {}, "finish_reason": "tool_calls"},
     ]
-    text = "".join(f"data: {json.dumps({'choices': [one]})}\n\n" for one in deltas)
-    message = {"reasoning_content": "think", "content": None}
+    text = "".join(
+        f"data: {json.dumps({'choices': [one]}, ensure_ascii=False)}\n\n" for one in deltas
+    )
+    message = {"reasoning_content": "th\u2028ink", "content": None}
     message["tool_calls"] = [{"index": 0, "function": {"name": TOOL, "arguments": "{}"}}]
     whole = {"choices": [{"message": message, "finish_reason": "tool_calls"}]}
-    expected = Reply(200, "", "think", ((TOOL, "{}"),), "tool_calls")
+    expected = Reply(200, "", "th\u2028ink", ((TOOL, "{}"),), "tool_calls")
     assert matrix.read(HttpAnswer(200, {}, text + "data: [DONE]\n\n")) == expected
     assert matrix.read(HttpAnswer(200, {}, whole)) == expected
     error = f"data: {json.dumps({'error': {'message': 'no', 'code': 400}})}\n\n"

@@ -148,8 +148,7 @@ OF_EACH = (
     "server.gate.guard:Guard.counting:",
     "server.scheduler.aborts:Aborts.know:",
     "server.scheduler.closing:Closings.process:",
-    "server.scheduler.gate:_check_",
-    "server.scheduler.gate:_keep_what_was_sent:",
+    "server.scheduler.gate:",
     "trust.audit:safe_id:",
 )
 #: A function called at most this often raises at its first call; others, halfway.
