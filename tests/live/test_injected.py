@@ -145,6 +145,7 @@ OF_EACH = (
     "server.front.",
     "server.gate.coded:Coded.of_reason:",
     "server.gate.field_checks:",
+    "server.gate.grammars:",
     "server.gate.guard:Guard.counting:",
     "server.scheduler.aborts:Aborts.know:",
     "server.scheduler.closing:Closings.process:",
