@@ -92,7 +92,7 @@ def test_the_gate_of_the_scheduler_holds_in_a_session(server, session):
 @on_servers("default", "ngram trees, mixed chunks", "eagle chains")
 @pytest.mark.parametrize("what", ["forced", "failed", "stopped"])
 def test_a_turn_has_before_it_what_the_client_got(server, session, what):
-    """A step commits drafts behind the end, and a token that failed edits did not see."""
+    """A step may commit drafts behind the end, and a token that failed edits did not see."""
     asked = {
         "forced": body([5, 6], *FORCED),
         "failed": body([5, 6], recording.Leaves, {"at": 5, "what": "SystemExit"}),

@@ -264,9 +264,9 @@ def _check_input_embeds(scheduler: Any, recv_req: Any) -> None:
 def _keep_what_was_sent(scheduler: Any, recv_req: Any) -> None:
     """Leave out of a session the tokens of its last turn that the client did not get.
 
-    SGLang begins the prompt of a turn with all tokens of the turn before, also with those that a
-    step committed after its end, and with a token that failed edits did not see. Sessions with
-    ``streaming`` do without them, because SGLang frees their cache.
+    SGLang puts all tokens of a turn before the prompt of the next one: also drafts that a step
+    committed behind the end, and a token that failed edits did not see. In a session with
+    ``streaming`` SGLang itself leaves them out.
     """
     params = getattr(recv_req, "session_params", None)
     if params is None:
