@@ -50,6 +50,7 @@ __all__ = [
     "replaced",
     "take_beside",
     "unshared",
+    "with_new_names",
 ]
 
 
@@ -220,7 +221,7 @@ def parse(params_type: type[P], processor: str, custom_params: Mapping[str, Any]
             processor, None, f"expected an object of parameters, got {shown(given)}"
         )
     if params_type.renamed:
-        given = _with_new_names(params_type, processor, given)
+        given = with_new_names(params_type, processor, given)
     try:
         params = msgspec.convert(given, params_type)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter for odd names
@@ -341,10 +342,19 @@ def check_vocabulary(params: Parameters, processor: str, vocab_size: int) -> Non
             )
 
 
-def _with_new_names(
+def with_new_names(
     params_type: type[Parameters], processor: str, given: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    """Return parameters with new names in place of old names."""
+) -> dict[str, Any]:
+    """Return parameters with new names in place of old names.
+
+    Args:
+        params_type: The processor's ``Params``.
+        processor: Its class name, for messages.
+        given: The parameters, not parsed yet.
+
+    Raises:
+        InvalidParameter: A parameter is given under its old and its new name.
+    """
     result = dict(given)
     for old, new in params_type.renamed.items():
         if old not in result:

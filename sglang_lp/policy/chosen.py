@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sglang_lp import builtins
 from sglang_lp.adapters import AdaptedProcessor, as_processor
 from sglang_lp.builtins import CatalogueLogitProcessor, ChainLogitProcessor
-from sglang_lp.errors import PolicyError, did_you_mean, shown
+from sglang_lp.errors import InvalidParameter, PolicyError, did_you_mean, shown
 from sglang_lp.importing import parse_entry
-from sglang_lp.params import is_private
+from sglang_lp.params import is_private, with_new_names
 from sglang_lp.policy.classes import load
 from sglang_lp.policy.fields import ASKED_FIELDS
 from sglang_lp.policy.thinking import is_thinking_budget
@@ -25,7 +25,7 @@ class LoadedChoice(NamedTuple):
 
     Attributes:
         processor: The class.
-        params: The operator's parameters of it, not parsed yet.
+        params: The operator's parameters of it under their names of today, not parsed yet.
     """
 
     processor: type[LogitProcessor]
@@ -52,7 +52,8 @@ def load_choice(chosen: Chosen, where: str) -> LoadedChoice:
         where: Its place in the policy, for messages.
 
     Raises:
-        PolicyError: The class cannot be imported or served, or has no such parameter.
+        PolicyError: The class cannot be imported or served, has no such parameter, or is given one
+            under its old and its new name.
     """
     if chosen.processor in builtins.__all__:
         module, name = builtins.__name__, chosen.processor
@@ -66,7 +67,11 @@ def load_choice(chosen: Chosen, where: str) -> LoadedChoice:
                 f"{where}.params: {name} has no parameter {shown(key)}; its parameters: "
                 f"{', '.join(fields) or 'none'}{did_you_mean(key, fields)}"
             )
-    return LoadedChoice(processor, chosen.params)
+    try:  # a request that may set a parameter too gives its new name
+        params = with_new_names(processor.Params, name, chosen.params)
+    except InvalidParameter as error:
+        raise PolicyError(f"{where}.params.{error.parameter}: {error.problem}") from None
+    return LoadedChoice(processor, params)
 
 
 def _parse_name(text: str, where: str) -> tuple[str, str]:

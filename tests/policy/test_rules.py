@@ -118,6 +118,21 @@ def test_a_request_names_no_link_of_the_operators_chain():
         rules_of(profiles={"a": Profile(processors=(chain,), may_set=("chain",))})
 
 
+def test_a_request_sets_todays_name_of_a_parameter_that_the_policy_has_under_its_old_name():
+    params = {"min_tokens": 3, "end_token_ids": [2]}
+    old = Chosen(processor="MinLengthLogitProcessor", params=params)
+    profile = Profile(processors=(old,), may_set=("eos_token_ids",))
+    rules = rules_of(defaults=old, profiles={"a": profile})
+
+    for runs in (None, "a"):
+        (mine,) = rules.decide(asked_for(runs, {"eos_token_ids": [5]}), SERVED).links
+        (operators,) = rules.decide(asked_for(runs, {}), SERVED).links
+        assert ({*mine.params.eos_token_ids}, {*operators.params.eos_token_ids}) == ({5}, {2})
+    both = Chosen(processor=old.processor, params={**params, "eos_token_ids": [5]})
+    with pytest.raises(PolicyError, match=r"defaults.params.end_token_ids: .* give eos_token_ids"):
+        rules_of(defaults=both)
+
+
 def test_parameters_that_the_server_adds_to_every_request_are_nobodys_mistake():
     rules = rules_of()
     rules.preferred = frozenset({"dry_base"})
