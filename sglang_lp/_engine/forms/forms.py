@@ -236,8 +236,9 @@ class Forms:
         found = []
         for index in asked:
             row = step.rows[index]
-            first = index * step.width
-            if row is not None and self._may_form(row) and first not in step.grammar_rows:
+            if row is None or row.joins_at > row.position or not self._may_form(row):
+                continue
+            if index * step.width not in step.grammar_rows:
                 turns = self._formed_turns(row, step.width)
                 if turns and not (step.width > 1 and _forces(turns)):
                     found.append((row, turns))

@@ -68,6 +68,7 @@ class TurnList(ABC):
     __slots__ = (
         "_always",
         "_apart",
+        "_only",
         "_phases",
         "_skipped",
         "dense",
@@ -97,6 +98,9 @@ class TurnList(ABC):
         self.reading = Reading() if reading is None else reading
         self.servings, is_only = servings, len(servings) == 1
         self.turns = tuple(Turn(one, self.reading, host, is_only=is_only) for one in servings)
+        #: The only turn, as long as it sees the whole answer and is asked step by step: of nearly
+        #: every row (``benchmarks.cost.turns``).
+        self._only = self._find_only()
         self.edits = any(turn.edits for turn in self.turns)
         #: The phases that turns follow, each once.
         self._phases: tuple[Phases, ...] = ()
@@ -115,6 +119,11 @@ class TurnList(ABC):
         self.watch: frozenset[int] | None = None
         self.leaves_one = False
         self.tokens = array("q")
+
+    def _find_only(self) -> Turn | None:
+        turn = self.turns[0]
+        is_plain = turn.edits and turn.needs is not _NONE and turn.request.is_whole
+        return turn if is_plain and len(self.turns) == 1 else None
 
     @property
     def params(self) -> list[Any]:
@@ -165,6 +174,7 @@ class TurnList(ABC):
         """Give this list, a shallow copy of another, turns and phases of its own."""
         self.reading = Reading()
         self.turns = tuple(turn.fork(self.reading) for turn in self.turns)
+        self._only = self._find_only()
         self._put_phases(tuple(map(copy, self._phases)))
 
     def _feed(self, token_ids: Sequence[int]) -> None:
@@ -271,6 +281,29 @@ class TurnList(ABC):
         Raises:
             ProcessorFault: A processor failed, or edited where it may only exclude.
         """
+        turn = self._only
+        if turn is None:
+            return self._ask_each(vocab_size, width, apart=apart)
+        turn.request.see(self.position, self.tokens, exact=self.exact)
+        self.watch = None
+        if turn.sleeps_at(self.position, width):
+            self.leaves_one, self.wakes_at = False, turn.wake
+            return Recording(vocab_size)
+        self.running, before = turn, turn.persistent
+        step = recording = turn.ask(vocab_size, only_excludes=self.only_excludes)
+        if turn.keep(recording, width):
+            step = Recording(vocab_size)
+            step.end = recording.end
+        self.running = None
+        if turn.persistent is not before:
+            self._collect()
+        if step.conditional:
+            self._decide(turn, step, on_host=self.reading.copied is not None, drafted=False)
+        self.leaves_one, self.wakes_at = recording.leaves_one, turn.wake
+        return step
+
+    def _ask_each(self, vocab_size: int, width: int, *, apart: bool) -> Recording:
+        """Ask the turns of any row, as :meth:`ask_turns`."""
         changed, self._apart = apart is not self._apart, apart
         position, tokens, exact = self.position, self.tokens, self.exact
         only_excludes = self.only_excludes
