@@ -38,6 +38,11 @@ class Time:
         self._kept = kept
         self._visits = [(server, section) for server in servers for section in SECTIONS]
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the run should end."""
+        return time.monotonic() >= self._end
+
     def for_section(self, server: str, section: str) -> float:
         """Return the moment of the monotonic clock at which a section of a server is over."""
         visits = self._visits[self._visits.index((server, section)) :]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections import Counter
 from pathlib import Path
 
 import orjson
 import pytest
+from rich.console import Console
+from rich.progress import Progress
 
 from benchmarks.evidence import plots, report
 from benchmarks.evidence.answers import Answer, Kept
@@ -106,3 +109,16 @@ def test_nothing_is_asked_twice_and_a_section_leaves_the_time_that_it_does_not_n
     assert 0 < at_first < later < 1000
     last = shared.for_section(arms.DRAFTS, "budgets") - time.monotonic()
     assert last == pytest.approx(1000 * (1 - MEASURED.get(arms.DRAFTS, 0)), abs=60)
+
+
+@spoken
+def test_a_run_that_is_over_starts_no_server(tmp_path: Path, monkeypatch):
+    from benchmarks.evidence import __main__ as run
+    from benchmarks.evidence.asking import SERVERS
+    from benchmarks.evidence.sharing import Time
+
+    monkeypatch.setattr(run, "start", lambda server: pytest.fail(f"{server} was started"))
+    kept = Kept(tmp_path / "kept")
+    with Progress(console=Console(file=io.StringIO())) as progress:
+        for server in SERVERS:
+            run._visit(server, kept, Time(0, [*SERVERS], kept), progress, {})
