@@ -128,6 +128,11 @@ class Turn:
     def __repr__(self) -> str:
         return f"<Turn {self.name}: asked at {self.asked}, wakes at {self.wake}>"
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the turn sees the whole answer and is asked step by step."""
+        return self.edits and self.needs is not _NONE and self.request.is_whole
+
     def sleeps_at(self, position: int, width: int = 1) -> bool:
         """Tell whether the turn is not asked at a position of its view.
 

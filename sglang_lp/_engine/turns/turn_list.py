@@ -98,8 +98,7 @@ class TurnList(ABC):
         self.reading = Reading() if reading is None else reading
         self.servings, is_only = servings, len(servings) == 1
         self.turns = tuple(Turn(one, self.reading, host, is_only=is_only) for one in servings)
-        #: The only turn, as long as it sees the whole answer and is asked step by step: of nearly
-        #: every row (``benchmarks.cost.turns``).
+        #: The only turn of nearly every row, if it is plain (``benchmarks.cost.turns``).
         self._only = self._find_only()
         self.edits = any(turn.edits for turn in self.turns)
         #: The phases that turns follow, each once.
@@ -121,9 +120,7 @@ class TurnList(ABC):
         self.tokens = array("q")
 
     def _find_only(self) -> Turn | None:
-        turn = self.turns[0]
-        is_plain = turn.edits and turn.needs is not _NONE and turn.request.is_whole
-        return turn if is_plain and len(self.turns) == 1 else None
+        return self.turns[0] if len(self.turns) == 1 and self.turns[0].is_plain else None
 
     @property
     def params(self) -> list[Any]:
@@ -285,9 +282,8 @@ class TurnList(ABC):
         if turn is None:
             return self._ask_each(vocab_size, width, apart=apart)
         turn.request.see(self.position, self.tokens, exact=self.exact)
-        self.watch = None
         if turn.sleeps_at(self.position, width):
-            self.leaves_one, self.wakes_at = False, turn.wake
+            self.watch, self.leaves_one, self.wakes_at = None, False, turn.wake
             return Recording(vocab_size)
         self.running, before = turn, turn.persistent
         step = recording = turn.ask(vocab_size, only_excludes=self.only_excludes)
@@ -299,7 +295,7 @@ class TurnList(ABC):
             self._collect()
         if step.conditional:
             self._decide(turn, step, on_host=self.reading.copied is not None, drafted=False)
-        self.leaves_one, self.wakes_at = recording.leaves_one, turn.wake
+        self.watch, self.leaves_one, self.wakes_at = None, recording.leaves_one, turn.wake
         return step
 
     def _ask_each(self, vocab_size: int, width: int, *, apart: bool) -> Recording:
@@ -405,19 +401,16 @@ class TurnList(ABC):
                 step.add(recording)
                 step.end = recording.end or step.end
         if len(asking) == 1:
-            on_host = self.reading.copied is not None
-            self._decide(asking[0], step, on_host=on_host, drafted=drafted)
+            self._decide(asking[0], step, on_host=self.reading.copied is not None, drafted=drafted)
         return step
 
     def _decide(self, turn: Turn, recording: Recording, *, on_host: bool, drafted: bool) -> None:
         self.running = turn
         decide(recording, self.persistent, on_host=on_host)
         self.running = None
-        if recording.standing is None:
-            return
-        if drafted:
+        if recording.standing is not None and drafted:
             recording.fold_standing()
-        else:
+        elif recording.standing is not None:
             turn.add_always(recording)
             self._collect()
 
@@ -438,8 +431,6 @@ class TurnList(ABC):
             wake = position + 1
         self.wakes_at = wake
 
-    # Whole rows
-
     def wholes(self, custom_params: Any) -> list[Whole]:
         """Return the turns that compute on the whole row, in order.
 
@@ -450,14 +441,9 @@ class TurnList(ABC):
 
     def _collect(self) -> None:
         """Gather the persistent edits of all turns whose phase is open."""
-        self._set_persistent(
-            [
-                one
-                for turn in self.turns
-                if not turn.was_closed and not (self._apart and turn.request.phase is not None)
-                for one in turn.persistent
-            ]
-        )
+        apart, turns = self._apart, self.turns
+        held = [t for t in turns if not (t.was_closed or (apart and t.request.phase is not None))]
+        self._set_persistent([one for turn in held for one in turn.persistent])
 
     @abstractmethod
     def _set_persistent(self, parts: Sequence[Recording]) -> None:
