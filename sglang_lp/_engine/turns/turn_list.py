@@ -98,7 +98,7 @@ class TurnList(ABC):
         self.reading = Reading() if reading is None else reading
         self.servings, is_only = servings, len(servings) == 1
         self.turns = tuple(Turn(one, self.reading, host, is_only=is_only) for one in servings)
-        #: The only turn of nearly every row, if it is plain (``benchmarks.cost.turns``).
+        #: The turn of a row with no other, if it is plain, as in nearly every row.
         self._only = self._find_only()
         self.edits = any(turn.edits for turn in self.turns)
         #: The phases that turns follow, each once.

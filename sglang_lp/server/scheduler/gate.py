@@ -264,7 +264,7 @@ def _check_input_embeds(scheduler: Any, recv_req: Any) -> None:
 def _keep_what_was_sent(scheduler: Any, recv_req: Any) -> None:
     """Leave out of a session the tokens of its last turn that the client did not get.
 
-    SGLang puts all tokens of a turn before the prompt of the next one: also drafts that a step
+    SGLang puts all tokens of a turn before the prompt of the next turn: also drafts that a step
     committed behind the end, and a token that failed edits did not see. In a session with
     ``streaming`` SGLang itself leaves them out.
     """
