@@ -33,9 +33,13 @@ _PACKAGE = Path(sglang_lp.__file__).parent
 _SIGNAL = signal.SIGUSR2
 #: Seconds within which every process takes an order.
 _PATIENCE = 30
+#: Seconds after which an order is given again. Python acts on a signal between two instructions,
+#: so one that comes just before a process waits for a message is acted on after that message.
+_AGAIN = 1
 
 _names: dict[CodeType, str | None] = {}
 _calls: Counter[str] = Counter()
+_taken = 0
 _profile: Callable[[FrameType, str, Any], None] | None = None
 
 
@@ -88,9 +92,12 @@ def _name(code: CodeType) -> str | None:
 
 
 def _obey(_number: int, _frame: FrameType | None) -> None:
-    global _profile  # noqa: PLW0603 - a signal has no other place to keep it
+    global _profile, _taken  # noqa: PLW0603 - a signal has no other place to keep them
     directory = _directory(Path(os.environ[RECORD]))
     order = orjson.loads((directory / "order").read_bytes())
+    if order["number"] == _taken:
+        return
+    _taken = order["number"]
     sys.setprofile(None)
     wanted, left = order["raise"], order["after"]
 
@@ -126,7 +133,6 @@ class Faults:
 
     def __init__(self, server: Server) -> None:
         self._directory = _directory(server.record)
-        self._number = 0
 
     def watch(self) -> None:
         """Record from now on which functions are called."""
@@ -156,23 +162,32 @@ class Faults:
         return len((self._directory / "raised").read_text().splitlines())
 
     def _order(self, *, watch: bool = False, fault: str | None = None, after: int = 0) -> None:
-        self._number += 1
-        order = {"number": self._number, "watch": watch, "raise": fault, "after": after}
+        number = time.time_ns()
+        order = {"number": number, "watch": watch, "raise": fault, "after": after}
         (self._directory / "order").write_bytes(orjson.dumps(order))
         waiting = {file: int(file.stem) for file in self._directory.glob("*.taken")}
-        for file, process in [*waiting.items()]:
-            try:
-                os.kill(process, _SIGNAL)
-            except ProcessLookupError:  # it has ended
-                waiting.pop(file)
-                file.unlink()
-        deadline = time.monotonic() + _PATIENCE
+        begin = time.monotonic()
+        given = 0
         while waiting:
+            waited = time.monotonic() - begin
+            if waited > _PATIENCE:
+                raise TimeoutError(f"no answer from the processes {[*waiting.values()]}")
+            if waited >= given * _AGAIN:
+                given += 1
+                _signal(waiting)
             waiting = {
                 file: process
                 for file, process in waiting.items()
-                if file.read_text() != str(self._number) and Path(f"/proc/{process}").exists()
+                if file.read_text() != str(number)
             }
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"no answer from the processes {[*waiting.values()]}")
             time.sleep(0.01)
+
+
+def _signal(waiting: dict[Path, int]) -> None:
+    """Give the order to processes; one that has ended is not waited for."""
+    for file, process in [*waiting.items()]:
+        try:
+            os.kill(process, _SIGNAL)
+        except ProcessLookupError:
+            del waiting[file]
+            file.unlink()
