@@ -9,16 +9,17 @@ scheduler's also makes the row.
 from __future__ import annotations
 
 import gc
-import platform
 import statistics
 import sys
 import time
-import weakref
+from array import array
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
-from types import SimpleNamespace
 from typing import Any
 
+from sglang.srt.managers.schedule_batch import Req
+from sglang.srt.sampling.sampling_params import SamplingParams
+
+from benchmarks.machine import machine
 from benchmarks.pages import Part
 from benchmarks.tables import table
 from sglang_lp._engine.history.arrivals import Arrivals
@@ -58,19 +59,12 @@ CASES: dict[str, tuple[Policy, tuple[Any, Any]]] = {
 }
 
 
-class _Request:
-    """As much of SGLang's request as the gate reads."""
-
-    def __init__(self, payload: Any, custom_params: Any) -> None:
-        self.custom_logit_processor = payload
-        self.sampling_params = SimpleNamespace(
-            custom_params=custom_params, max_new_tokens=512, top_k=-1
-        )
-        self.origin_input_ids = [1, 2, 3]
-        self.output_ids: list[int] = []
-        self.to_finish = None
-        if payload is not None:
-            self.sampling_params.custom_params = custom_params | {"__req__": weakref.proxy(self)}
+def made(payload: Any, custom_params: Any) -> Req:
+    """Return SGLang's request with these fields."""
+    sampling = SamplingParams(max_new_tokens=512, custom_params=custom_params)
+    sampling.normalize(None)
+    prompt = array("q", [1, 2, 3])
+    return Req("1", "", prompt, sampling, vocab_size=1000, custom_logit_processor=payload)
 
 
 def gate_of(policy: Policy) -> Callable[..., None]:
@@ -82,7 +76,7 @@ def gate_of(policy: Policy) -> Callable[..., None]:
 
 
 def seconds(gate: Callable[..., None], asked: tuple[Any, Any]) -> float:
-    requests = [_Request(*asked) for _ in range(REQUESTS)]
+    requests = [made(*asked) for _ in range(REQUESTS)]
     began = time.process_time()
     for request in requests:
         gate(None, request)
@@ -91,14 +85,22 @@ def seconds(gate: Callable[..., None], asked: tuple[Any, Any]) -> float:
 
 def page_block(results: Mapping[str, Any]) -> str:
     """Return the part of the page that comes from the results, in Markdown."""
+    on = results["machine"]
     rows = ((name, f"{each:.1f}") for name, each in results["gate_us"].items())
-    return "\n".join(table(("what is decided, what a request brings", "µs"), rows))
+    lines = [
+        f"Measured on: {on['cpu']}; Python {on['python']}, SGLang {on['sglang']}.",
+        f"The median of {ROUNDS} rounds; load average {on['load']}.",
+        "",
+        *table(("what is decided, what a request brings", "µs"), rows),
+    ]
+    return "\n".join(lines)
 
 
 PART = Part("rules", "operating.md", page_block)
 
 
 def main() -> int:
+    on = machine()
     gates = {name: (gate_of(policy), asked) for name, (policy, asked) in CASES.items()}
     rounds: dict[str, list[float]] = {name: [] for name in gates}
     gc.disable()
@@ -109,12 +111,7 @@ def main() -> int:
     micros = {name: round(statistics.median(times), 2) for name, times in rounds.items()}
     for name, each in micros.items():
         print(f"{name:<42} {each:>9.2f} µs")
-    results = {
-        "python": platform.python_version(),
-        "sglang": version("sglang"),
-        "gate_us": micros,
-    }
-    PART.store(results)
+    PART.store({"machine": on, "gate_us": micros})
     return 0
 
 
