@@ -6,7 +6,7 @@ from benchmarks import closing, complete, matrix, text
 from benchmarks.adapters import measure as adapters
 from benchmarks.bounds import report as bounds
 from benchmarks.catalogue import measure as catalogue
-from benchmarks.cost import arrivals, forms, phases, rollouts, sleep, turns, watch
+from benchmarks.cost import arrivals, forms, phases, releases, rollouts, sleep, turns, watch
 from benchmarks.cost import report as cost
 from benchmarks.devices import report as gpu
 from benchmarks.devices import scale
@@ -36,6 +36,7 @@ PARTS = (
             forms,
             matrix,
             phases,
+            releases,
             rollouts,
             rules,
             scale,

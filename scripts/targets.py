@@ -236,6 +236,7 @@ TARGETS = {
             _python("rows that run by forms", "benchmarks.cost.forms"),
             _python("requests that arrive at once", "benchmarks.cost.arrivals"),
             _python("0.3.0 and this version", "benchmarks.cost.turns"),
+            _python("tables of 0.3.0 in this version", "benchmarks.cost.releases"),
             PAGES,
         ),
         "PART",

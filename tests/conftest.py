@@ -26,7 +26,7 @@ settings.load_profile("seeded")
 
 @pytest.fixture(autouse=True)
 def _outside_of_requests():
-    """No test begins with the request of another one, which a gate leaves in its context."""
+    """A gate leaves its request in its context: no test begins with a request of an earlier test."""
     from sglang_lp.trust.audit import Asking, asking
 
     asking.set(Asking())

@@ -28,7 +28,7 @@ from benchmarks.pages import Part
 from benchmarks.tables import table
 from support.settings import ROOT
 
-__all__ = ["PART", "main"]
+__all__ = ["BEFORE", "PART", "main", "unpack"]
 
 #: The last commit of 0.3.0.
 BEFORE = "432d0c1b"
@@ -94,18 +94,24 @@ def _run(tree: Path) -> dict[str, tuple[float, float]]:
     return orjson.loads(done.stdout)  # type: ignore[no-any-return]
 
 
-def measure(revision: str) -> list[dict[str, Any]]:
-    """Return for each case the medians of both versions, in microseconds."""
+def unpack(revision: str, directory: Path) -> None:
+    """Write the files of a commit into a folder, which is made."""
     packed = subprocess.run(
         ["git", "archive", "--format=tar", revision],  # noqa: S607 - found as everywhere else
         cwd=ROOT,
         stdout=subprocess.PIPE,
         check=True,
     )
+    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
+        archive.extractall(directory, filter="data")
+
+
+def measure(revision: str) -> list[dict[str, Any]]:
+    """Return for each case the medians of both versions, in microseconds."""
     with TemporaryDirectory() as directory:
-        with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
-            archive.extractall(directory, filter="data")
-        rounds = [(_run(Path(directory)), _run(ROOT)) for _ in range(ROUNDS)]
+        before = Path(directory, "before")
+        unpack(revision, before)
+        rounds = [(_run(before), _run(ROOT)) for _ in range(ROUNDS)]
     names = [name for name in rounds[0][1] if name in rounds[0][0]]
     return [
         {
