@@ -26,7 +26,7 @@ settings.load_profile("seeded")
 
 @pytest.fixture(autouse=True)
 def _outside_of_requests():
-    """A gate leaves its request in its context: no test begins with a request of an earlier test."""
+    """No test begins with the request of an earlier test, which a gate leaves in its context."""
     from sglang_lp.trust.audit import Asking, asking
 
     asking.set(Asking())
