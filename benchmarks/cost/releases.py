@@ -1,7 +1,9 @@
-"""The stored tables of 0.3.0 in this version: ``python -m benchmarks.cost.releases [REVISION]``.
+"""Whole benchmarks in this version and in an earlier one.
 
-The benchmarks of two versions take turns, each in a tree of its own with its own code, and their
-figures are compared. A figure in microseconds is the machine's as well; a ratio of two is not.
+``python -m benchmarks.cost.releases [REVISION]``.
+
+The last commit and the earlier version take turns, each in a tree of its own with its own
+benchmarks. A time depends on the machine; the ratio of two times depends on it less.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from benchmarks.tables import table
 __all__ = ["PART"]
 
 TURNS = 2
+_SHARES = "median", "least", "most"
 
 
 class _Benchmark(NamedTuple):
@@ -98,6 +101,8 @@ def _times(
 
 def _run(tree: Path, benchmark: _Benchmark) -> dict[Any, float]:
     """Return the times of a version. A benchmark that misses a limit has another exit status."""
+    stored = tree / "benchmarks/results" / f"{benchmark.file}.json"
+    stored.unlink(missing_ok=True)  # the tree's own would pass for those of a benchmark that failed
     done = subprocess.run(
         [sys.executable, "-m", *benchmark.command],
         cwd=tree,
@@ -105,7 +110,6 @@ def _run(tree: Path, benchmark: _Benchmark) -> dict[Any, float]:
         stdout=subprocess.PIPE,
         check=False,
     )
-    stored = tree / "benchmarks/results" / f"{benchmark.file}.json"
     printed = done.stdout if benchmark.file is None else stored.read_bytes()
     return dict(_times(orjson.loads(printed), benchmark.names))
 
@@ -141,7 +145,6 @@ def page_block(results: Mapping[str, Any]) -> str:
     return "\n".join([*lines, *table(head, rows)])
 
 
-_SHARES = "median", "least", "most"
 PART = Part("releases", "performance.md", page_block)
 
 

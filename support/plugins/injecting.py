@@ -174,7 +174,7 @@ class Faults:
                 raise TimeoutError(f"no answer from the processes {[*waiting.values()]}")
             if waited >= given * _AGAIN:
                 given += 1
-                _signal(waiting)
+                _give(waiting)
             waiting = {
                 file: process
                 for file, process in waiting.items()
@@ -183,7 +183,7 @@ class Faults:
             time.sleep(0.01)
 
 
-def _signal(waiting: dict[Path, int]) -> None:
+def _give(waiting: dict[Path, int]) -> None:
     """Give the order to processes; one that has ended is not waited for."""
     for file, process in [*waiting.items()]:
         try:
